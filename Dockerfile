@@ -32,6 +32,14 @@ EXPOSE 8700 9100
 ENTRYPOINT ["with-secrets", "python", "-m", "onward"]
 CMD ["api", "/data"]
 
+# For docker-compose.sign-in.yml alone: an identity provider that believes everybody.
+FROM base AS identity
+COPY deploy/identity.lock /opt/locks/
+RUN install-lock /opt/locks/identity.lock
+USER onward
+EXPOSE 9400
+ENTRYPOINT ["python", "-m", "oidc_provider_mock", "--host", "0.0.0.0", "--port", "9400", "--require-nonce"]
+
 FROM base AS torch
 COPY deploy/torch.lock /opt/locks/
 RUN install-lock /opt/locks/torch.lock
@@ -54,7 +62,8 @@ RUN install-lock /opt/locks/requirements.lock && install-lock /opt/locks/engine.
 COPY deploy/sglang-cpu/sgl_kernel /opt/onward/lib/python3.11/site-packages/sgl_kernel
 COPY deploy/image /usr/local/bin/
 ENV SGLANG_USE_CPU_ENGINE=1 SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 \
-    TOKENIZERS_PARALLELISM=false
+    TOKENIZERS_PARALLELISM=false ONWARD_ENGINE_FORKING=1
+COPY serving/engines/sglang/launcher.py /opt/launcher/launcher.py
 USER onward
 EXPOSE 30000
-ENTRYPOINT ["python", "-m", "sglang.launch_server", "--host", "0.0.0.0", "--port", "30000"]
+ENTRYPOINT ["python", "/opt/launcher/launcher.py", "--host", "0.0.0.0", "--port", "30000"]

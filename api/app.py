@@ -11,9 +11,16 @@ from starlette.routing import Route
 
 from api.access.context import Context
 from api.access.identity import KeyRing
+from api.access.low_priority import LowPlaces
 from api.access.origin_check import OriginCheck
+from api.access.quotas.admission import Quotas
+from api.access.quotas.months import Months
 from api.access.routes import ACCESS, AccessCheck, check_routes
 from api.access.services import ApiServices
+from api.access.sessions import Sessions
+from api.access.stored_keys import StoredKeys, known_keys
+from api.access.trail import Trail, noted
+from api.consents.routes import consents_router
 from api.console import console_router
 from api.documents import documents_router
 from api.feedback.batches import batch_router
@@ -27,13 +34,23 @@ from api.http.asgi import Receive, Scope, Send
 from api.http.errors import SHAPE, ErrorShape, answer_error, install_error_handlers
 from api.http.large_bodies import Bodies
 from api.openapi import describe
+from api.operator.accounts.audit import audit_router
+from api.operator.accounts.costs import costs_router
+from api.operator.accounts.keys import keys_router
+from api.operator.accounts.quotas import quotas_router
 from api.operator.alarms import alarms_router
+from api.operator.erasures.forgetting import keep_forgetting
+from api.operator.erasures.routes import erasures_router
+from api.operator.exclusions.routes import exclusions_router
 from api.operator.figures.clients import clients_router
 from api.operator.figures.curves import curves_router
+from api.operator.figures.frontier import frontier_router
 from api.operator.figures.improvement import improvement_router
 from api.operator.figures.serving import serving_router
 from api.operator.fleet import fleet_router
 from api.operator.health import health_router
+from api.operator.organisations.clusters import clusters_router
+from api.operator.organisations.listing import organisations_router
 from api.operator.policies import policies_router
 from api.operator.rewards import rewards_router
 from api.operator.rollbacks import rollback_router
@@ -53,7 +70,10 @@ from api.protocols.responses.routes import plan_response
 from api.protocols.responses.stored import stored_router
 from api.protocols.tabby.completions import plan_tabby
 from api.protocols.tabby.routes import tabby_router
+from api.redaction.policies import Redactors
 from api.requests.reader import BodyReader, ProcessReader, ThreadReader
+from api.signin.routes import signin_router
+from api.suites.drafts import drafts_router
 from core.events import Protocol
 
 VERSION = "0.1.0"
@@ -77,6 +97,7 @@ _ROUTERS = (
     batch_router,
     continue_router,
     outcomes_router,
+    consents_router,
     count_router,
     stored_router,
     tabby_router,
@@ -88,12 +109,23 @@ _ROUTERS = (
     fleet_router,
     rewards_router,
     alarms_router,
+    exclusions_router,
+    erasures_router,
+    organisations_router,
+    clusters_router,
     status_router,
     stages_router,
     turn_router,
     curves_router,
+    frontier_router,
     improvement_router,
     serving_router,
+    drafts_router,
+    audit_router,
+    keys_router,
+    quotas_router,
+    costs_router,
+    signin_router,
     health_router,
 )
 
@@ -105,6 +137,7 @@ class Application(FastAPI):
     _hot: dict[str, ServerErrorMiddleware]
     origin_check: OriginCheck
     """The check that every request passes first."""
+    trail: Trail
 
     def add_hot_route(self, path: str, endpoint: GenerationEndpoint | OtlpEndpoint) -> None:
         """Add a POST route. The router knows it too, to answer other methods."""
@@ -120,7 +153,10 @@ class Application(FastAPI):
                 return
             send = admitted
         hot = self._hot.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        await (super().__call__ if hot is None else hot)(scope, receive, send)
+        if hot is not None:
+            await hot(scope, receive, send)
+            return
+        await super().__call__(scope, receive, noted(self.trail, scope, send) if scope["type"] == "http" else send)
 
 
 def create_app(services: ApiServices) -> FastAPI:
@@ -128,11 +164,23 @@ def create_app(services: ApiServices) -> FastAPI:
 
     Raises ConfigError for settings that would let strangers in and for a wrong table of events, LookupError for a
     route that the access table lacks."""
-    context = Context(services, KeyRing(services.settings), _reader(services), Bodies(services.settings.bodies))
+    settings = services.settings
+    places = LowPlaces(settings.low_priority)
+    trail = Trail(services.store, services.head, services.clock, services.audit.repeat_s)
+    ring = KeyRing(settings, known_keys(services.store), services.clock.now)
+    stored = StoredKeys(services.store, ring, services.clock)
+    months = Months(services.quotas, services.store, services.clock)
+    quotas = Quotas(services.quotas, services.live_state, months, services.clock)
+    bodies = Bodies(settings.bodies)
+    sessions = Sessions(settings.sign_in, ring)
+    redactors = Redactors(services.privacy, settings.user_hash_key)
+    redactors.check_namespaces(ring.namespaces)
+    reader = _reader(services)
+    context = Context(services, ring, reader, bodies, places, trail, stored, quotas, sessions, redactors)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with services.live_state:
+        async with services.live_state, stored, months, keep_forgetting(context):
             yield
             await context.reader.aclose()
             await context.background.drain()  # turns whose clients are gone still reach the log
@@ -148,6 +196,7 @@ def create_app(services: ApiServices) -> FastAPI:
         dependencies=[Depends(AccessCheck(context))],
     )
     app.origin_check = OriginCheck(services.settings)
+    app.trail = trail
     install_error_handlers(app)
     for path, (plan, protocol) in _GENERATING.items():
         app.add_hot_route(path, GenerationEndpoint(context, plan, ACCESS["POST", path], protocol))

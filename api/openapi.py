@@ -4,11 +4,15 @@ from typing import Any
 
 import msgspec
 
+from api.consents.routes import ConsentBody
 from api.feedback.batches import FeedbackBatch
 from api.feedback.body import FeedbackBody
 from api.feedback.reports.continues import ContinueData
 from api.feedback.reports.otlp.endpoint import LOGS, TRACES
+from api.operator.accounts.keys import KeyBody, RevokeBody, RotateBody
 from api.operator.alarms import AckBody
+from api.operator.erasures.routes import ErasurePreviewBody
+from api.operator.exclusions.body import ExclusionBody, ExclusionPreviewBody, LiftBody
 from api.operator.policies import OrderBody
 from api.protocols.anthropic.answers import MessageAnswer, TokenCount
 from api.protocols.fim.llama_cpp import Infill, InfillBody
@@ -20,6 +24,7 @@ from api.protocols.tabby.routes import TabbyEvent
 from api.requests.anthropic import CountBody, MessagesBody
 from api.requests.bodies import ChatBody, CompletionBody
 from api.requests.responses import ResponsesBody
+from api.suites.drafts import DecisionBody
 from core.ids import PolicyRef
 
 _GENERATING: dict[str, tuple[str, type, type, type]] = {
@@ -32,7 +37,19 @@ _GENERATING: dict[str, tuple[str, type, type, type]] = {
     "/tabby/v1/completions": ("tabby_completions", TabbyBody, TabbyCompletion, TabbyCompletion),
 }
 """Of each route: its name, and the structs of its body, of its answer, and of the parts of a streamed one."""
-_OTHERS = (CountBody, TokenCount, FeedbackBody, FeedbackBatch, ContinueData, TabbyEvent, OrderBody, AckBody)
+_FEEDBACK = (FeedbackBody, FeedbackBatch, ContinueData, TabbyEvent)
+_ORDERS = (
+    OrderBody,
+    AckBody,
+    DecisionBody,
+    ExclusionPreviewBody,
+    ExclusionBody,
+    LiftBody,
+    ErasurePreviewBody,
+    ConsentBody,
+)
+_KEYS = (KeyBody, RotateBody, RevokeBody)
+_OTHERS = (CountBody, TokenCount, *_FEEDBACK, *_ORDERS, *_KEYS)
 _STRUCTS = (*dict.fromkeys(struct for _, *structs in _GENERATING.values() for struct in structs), *_OTHERS)
 _SESSION_HEADERS = {
     "X-Session-Id": "The session of this turn; inferred from the messages when absent",
@@ -42,7 +59,9 @@ _SESSION_HEADERS = {
     "x-onward-learn": "false: do not learn from this turn",
     "x-onward-store": "false: store none of its words, and do not learn from it",
     "x-onward-environment": "production or simulated",
-    "x-onward-harness": "Version of the client that made the prompt",
+    "x-onward-priority": "low: nobody waits for it, and it gives way to whoever is waited for; normal when absent",
+    "x-onward-harness": "The program that made the prompt, and its version: name@version",
+    "x-onward-environment-image": "Digest of the image that the turn's tools run in: sha256:…",
 }
 _ANSWER_HEADERS = {
     "x-onward-inference-id": "The id that feedback names; for several choices, joined by commas",

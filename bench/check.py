@@ -35,12 +35,14 @@ OURS = (
     "learner",
     "serving",
     "onward",
+    "environments",
     "simulator",
     "kernels",
+    "tests/api/isolation",
     "tests/faults",
     "tests/hostile",
 )
-MADE_BY_TESTS = {"faults": "fault_table", "hostile": "test_hostile"}
+MADE_BY_TESTS = {"faults": "fault_table", "hostile": "test_hostile", "isolation": "test_every_route"}
 """Results that no benchmark makes: the module among the tests that does."""
 NOT_MEASURED = {"bench/table.py"}  # it writes down what was measured
 NAMED = 3  # changed files that are shown of each

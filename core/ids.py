@@ -6,6 +6,7 @@ only the inference finds the partition that owns the session without a look-up.
 
 import hashlib
 import uuid
+from datetime import UTC, datetime
 from functools import total_ordering
 from typing import NewType, NoReturn, Self
 
@@ -82,6 +83,11 @@ class PolicyRef:
             raise ValueError(f"{text!r} is no version of a policy")
         return ref
 
+    @property
+    def is_given(self) -> bool:
+        """Whether it is the first version of its policy, which is always the model as it was given."""
+        return self.version == 1
+
     def __str__(self) -> str:
         return str(self.version) if self.policy == BASE else f"{self.policy}@{self.version}"
 
@@ -145,6 +151,20 @@ def inference_id_at(milliseconds: int) -> InferenceId:
     The time is in milliseconds since 1970."""
     text = f"{max(0, milliseconds):012x}"
     return InferenceId(f"{text[:8]}-{text[8:]}")
+
+
+def made_at(inference_id: InferenceId) -> datetime:
+    """Return when an id was made, to the millisecond; for what is no UUID of ours the first moment there is."""
+    try:
+        return datetime.fromtimestamp(int(inference_id.replace("-", "")[:12], 16) / 1000, UTC)
+    except (ValueError, OverflowError):
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def user_hash(hash_key: str, namespace: Namespace, user: str) -> UserHash:
+    """Return the keyed hash by which a user is known in a namespace, and in no other."""
+    key = hashlib.blake2b(hash_key.encode(), digest_size=32).digest()
+    return UserHash(hashlib.blake2b(f"{namespace}\0{user}".encode(), key=key, digest_size=16).hexdigest())
 
 
 def new_session_id() -> SessionId:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-import re2  # type: ignore[import-untyped]
+import re2
 
 SHOWN: Final = "***"
 _LEAST: Final = 8

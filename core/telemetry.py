@@ -1,5 +1,6 @@
 """The catalogue of metrics: every name, its kind, labels and meaning stand here and nowhere else."""
 
+import math
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -23,16 +24,22 @@ def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: str
     return Histogram(f"onward_{name}", meaning, labels, buckets=buckets, registry=REGISTRY)
 
 
+# clusters
+GATHERED_RECORDS = _counter("gathered_records", "Records of other clusters that came into this one's log", "cluster")
+
 # api
 TURNS = _counter("turns", "Turns answered, by workload and finish reason", "workload", "finish_reason")
-TURN_SECONDS = _histogram("turn_seconds", "From request to last chunk", _LATENCY_BUCKETS_S)
-FIRST_TOKEN_SECONDS = _histogram("first_token_seconds", "From request to first token", _LATENCY_BUCKETS_S)
+TURN_SECONDS = _histogram("turn_seconds", "From request to last chunk, of normal priority", _LATENCY_BUCKETS_S)
+FIRST_TOKEN_SECONDS = _histogram(
+    "first_token_seconds", "From request to first token, of normal priority", _LATENCY_BUCKETS_S
+)
 UNTRAINABLE_TURNS = _counter("untrainable_turns", "Turns that cannot be trained on, by reason", "reason")
 REQUEST_ERRORS = _counter("request_errors", "Requests refused or failed, by status", "status")
 IGNORED_FIELDS = _counter("ignored_fields", "Fields of requests that changed nothing, by client", "client", "field")
 REFUSED_REQUESTS = _counter(
     "refused_requests",
-    "Requests to generate that were refused, by client, protocol and reason",
+    "Requests to generate that were refused, by namespace, client, protocol and reason",
+    "namespace",
     "client",
     "protocol",
     "code",
@@ -47,6 +54,7 @@ JOINED_EVENTS = _counter(
 UNJOINED_EVENTS = _counter(
     "unjoined_events",
     "Events of editors and agents that say what a user did, and became no outcome",
+    "namespace",
     "source",
     "reason",
 )
@@ -54,6 +62,18 @@ BRANCHES = _counter("session_branches", "Turns, by how their prompt was made", "
 OWN_REQUESTS = _counter("own_requests", "Requests of clients for themselves that were known by their prompts", "kind")
 UNLOGGED_TURNS = _counter("unlogged_turns", "Turns served while neither log nor spool took them")
 LIMITED_REQUESTS = _counter("limited_requests", "Requests refused for their rate, by whose limit it was", "limit")
+LOW_PRIORITY_UNDER_WAY = _gauge("low_priority_requests", "Answers of low priority that are under way")
+LOW_PRIORITY_REFUSED = _counter(
+    "low_priority_refused", "Requests of low priority refused since as many were under way as may be"
+)
+AUDITED = _counter("audited_deeds", "Entries of the audit trail that this process wrote, by kind", "kind")
+AUDIT_BROKEN = _gauge("audit_broken", "Whether the audit trail lacks an entry that it once had (1)")
+QUOTA_USED = _gauge(
+    "quota_used_share", "Share of a month's quota that a namespace or the keys of a name used", "kind", "name", "of"
+)
+QUOTA_REFUSED = _counter(
+    "quota_refused_requests", "Requests refused for a quota: whose, of what, in which time", "kind", "of", "per"
+)
 CONNECTIONS = _gauge("connections", "Connections to the API")
 BROKEN_CONNECTIONS = _counter(
     "broken_connections",
@@ -66,6 +86,13 @@ REFUSED_BODIES = _counter(
 )
 LIVE_STATE_FALLBACKS = _counter(
     "live_state_fallbacks", "Operations of the live state done without Redis, and why", "operation", "reason"
+)
+# erasure
+ERASURES_OPEN = _gauge("erasures_open", "Orders to erase that are not obeyed everywhere yet")
+ERASURES_OVERDUE = _gauge("erasures_overdue", "Orders to erase that are not obeyed everywhere, past their deadline")
+ERASURES_DONE = _counter("erasures_done", "Orders to erase that were obeyed everywhere, and stated")
+RETAINED = _counter(
+    "retention_removed", "Turns that lost what the settings no longer keep, by kind", "namespace", "kind"
 )
 # ingest
 LOG_APPENDS = _counter("log_appends", "Records appended, by topic", "topic")
@@ -95,6 +122,13 @@ LOG_OVERDUE = _gauge(
 SPOOLED = _gauge("spooled_records", "Records waiting on disk for the log")
 SPOOL_BYTES = _gauge("spool_bytes", "Bytes waiting on disk for the log")
 SPOOL_TORN_BYTES = _counter("spool_torn_bytes", "Bytes in the spool that a crash left unfinished, never acknowledged")
+NAMESPACE_TOKENS = _counter(
+    "namespace_tokens",
+    "Tokens of turns that came into the store, by namespace and policy",
+    "namespace",
+    "policy",
+    "kind",
+)
 WRITER_LAG = _gauge("writer_lag_records", "Records not yet in the store")
 DEAD_LETTERS = _counter("dead_letters", "Records set aside, by topic", "topic")
 DUPLICATES = _counter("duplicate_events", "Events seen again and ignored, by topic", "topic")
@@ -120,39 +154,56 @@ MONITOR_FAILURES = _counter("monitor_failures", "Looks that a monitor could not 
 LOOK_SECONDS = _gauge("monitor_look_seconds", "How long the monitors' last look took")
 ALARMS = _counter("alarms", "Alarms opened, by monitor and severity", "monitor", "severity")
 ALARMS_OPEN = _gauge("alarms_open", "Alarms not closed, by monitor, severity and state", "monitor", "severity", "state")
+ALERTS = _counter("alerts", "Changes of alarms, by who was to be told and what became of it", "target", "result")
+ALERT_FAILURES = _counter(
+    "alert_failures", "Attempts to tell of an alarm that failed, by whom and why", "target", "why"
+)
+ALERTS_WAITING = _gauge("alerts_waiting", "Changes of alarms that a target is still to be told", "target")
 JUDGE_TURNS = _counter("judge_turns", "Turns that came to the judge, by result", "result")
 JUDGE_REQUESTS = _counter("judge_requests", "Requests to the judge's endpoint, by how they ended", "result")
 JUDGE_SECONDS = _histogram("judge_seconds", "From a turn's first request to its judgement in the log", _LOOP_BUCKETS_S)
 JUDGE_UNDER_WAY = _gauge("judge_turns_under_way", "Turns that the judge has taken up and not finished")
 JUDGE_LAG = _gauge("judge_lag_records", "Records that the judge has not finished with")
+# rollouts
+ROLLOUTS = _counter(
+    "rollouts", "Attempts at episodes, by task set, how they ended and which part failed", "task_set", "end", "part"
+)
 # learner
 UPDATES = _counter("learner_updates", "Optimizer steps")
 LEARNED_TURNS = _counter("learned_turns", "Turn revisions that trained weights", "kind")
 DROPPED_TURNS = _counter("dropped_turns", "Rewarded turns that did not train, by reason", "reason")
-LEARNER = _gauge("learner", "Figures of the last update", "figure")
+LEARNER = _gauge("learner", "Figures of the last update of the base policy", "figure")
 LEARNED_TOKENS = _counter("learned_tokens", "Sampled tokens in updates")
 LEARNER_SECONDS = _counter("learner_seconds", "How the learner spent its time, up to its newest version", "doing")
 REWARD_MASS_AGE = _counter("reward_mass", "Reward mass (absolute advantage) trained, by age of outcome", "age")
 UNTRAINED_MASS_AGE = _counter(
     "untrained_mass", "Reward mass (absolute advantage) that updates left out, by age of outcome", "age"
 )
+POLICY_UPDATES = _counter("policy_updates", "Optimizer steps of an organisation's policy", "policy")
+POLICY_TURNS = _counter("policy_learned_turns", "Turn revisions that trained an organisation's policy", "policy")
+POLICY_LEARNER = _gauge("policy_learner", "Figures of the last update of an organisation's policy", "policy", "figure")
 # serving
 POLICY_VERSION = _gauge("policy_version", "The version that serves")
 SWAPS = _counter("swaps", "Versions that went live")
 ROLLBACKS = _counter("rollbacks", "Versions taken back, by whom", "by")
 CANARY = _gauge("canary", "Figures of the running canary's test", "figure")
+RING = _gauge("release_ring", "Which of a policy's rings tries a version, the first is 1; 0: none does", "policy")
 GATE_REFUSALS = _counter("gate_refusals", "Versions that a gate refused")
-REPREFILLED_TOKENS = _counter("reprefilled_tokens", "Tokens computed again because of a swap")
+REPREFILLED_TOKENS = _counter("reprefilled_tokens", "Tokens computed again because of a swap or a pause")
 PREFILLED_TOKENS = _counter("prefilled_tokens", "Prompt tokens computed")
 CACHED_TOKENS = _counter("cached_tokens", "Prompt tokens found in a prefix cache")
+PAUSED_REQUESTS = _counter("paused_requests", "Times that a request of low priority lost its slot to another")
 NOT_FINITE_ROWS = _counter("not_finite_rows", "Requests that failed alone because their numbers were not finite")
 GENERATED_TOKENS = _counter("generated_tokens", "Tokens sampled")
 RUNNING_REQUESTS = _gauge("running_requests", "Requests in the engine")
 BUSY_SECONDS = _counter(
     "engine_busy_seconds", "Time in which the engine had requests, or this process had some in a fleet"
 )
-WAITING_REQUESTS = _gauge("waiting_requests", "Requests that wait for a slot")
-QUEUE_SECONDS = _histogram("queue_seconds", "From a request's arrival at the engine to its slot", _LATENCY_BUCKETS_S)
+WAITING_REQUESTS = _gauge("waiting_requests", "Requests that wait for a slot of the engine in this process")
+WAITING_REQUESTS.set(math.nan)  # until there is such an engine
+QUEUE_SECONDS = _histogram(
+    "queue_seconds", "From the arrival at the engine of a request of normal priority to its slot", _LATENCY_BUCKETS_S
+)
 REPLICAS = _gauge("replicas", "Engines of the fleet, by state", "state")
 REPLICA_REQUESTS = _counter("replica_requests", "Requests sent to a replica, by how they ended", "replica", "outcome")
 ROUTER_RETRIES = _counter("router_retries", "Requests that a replica lost before a token, and another was asked")

@@ -22,28 +22,48 @@ Waiter = asyncio.Future[R] | Future[R]
 class GroupCommit(Generic[T, R]):
     """A thread that calls `apply` with batches of items in their order of arrival.
 
+    A batch that has `max_items` takes no more. It has more where one turn of an event loop submitted them together.
     `apply` returns one result, or one error, for each item. When it raises an OnwardError or OSError, every item of the
     batch fails with that error."""
 
     def __init__(self, name: str, apply: Callable[[Sequence[T]], Sequence[R | Exception]], max_items: int) -> None:
         self._apply = apply
         self._max_items = max_items
-        self._queue: SimpleQueue[tuple[T, Waiter[R]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[list[tuple[T, Waiter[R]]] | None] = SimpleQueue()
+        self._gathered: dict[asyncio.AbstractEventLoop, list[tuple[T, Waiter[R]]]] = {}
         self._lock = threading.Lock()  # so that nothing queues up behind the end
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, item: T) -> asyncio.Future[R]:
-        """Submit from the running event loop. Cancelling the wait does not withdraw the item."""
-        waiter: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._put(item, waiter)
+        """Submit from the running event loop. Cancelling the wait does not withdraw the item.
+
+        What is submitted before the loop comes round goes to the thread together: waking it costs more than an item.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[R] = loop.create_future()
+        with self._lock:
+            self._check_open()
+            gathered = self._gathered.get(loop)
+            if gathered is None:
+                gathered = self._gathered[loop] = []
+                loop.call_soon(self._hand_over, loop)
+            gathered.append((item, waiter))
         return waiter
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            gathered = self._gathered.pop(loop, None)
+            if gathered is not None:  # else `close` has handed them over
+                self._queue.put(gathered)
 
     def submit_blocking(self, item: T) -> R:
         """Submit from a thread."""
         waiter: Future[R] = Future()
-        self._put(item, waiter)
+        with self._lock:
+            self._check_open()
+            self._queue.put([(item, waiter)])
         return waiter.result()
 
     def close(self) -> None:
@@ -51,14 +71,15 @@ class GroupCommit(Generic[T, R]):
         with self._lock:
             if not self._closed:
                 self._closed = True
+                for gathered in self._gathered.values():
+                    self._queue.put(gathered)
+                self._gathered.clear()
                 self._queue.put(None)
         self._thread.join()
 
-    def _put(self, item: T, waiter: Waiter[R]) -> None:
-        with self._lock:
-            if self._closed:
-                raise LogUnavailable(f"{self._thread.name} is closed")
-            self._queue.put((item, waiter))
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogUnavailable(f"{self._thread.name} is closed")
 
     def _run(self) -> None:
         batch: list[tuple[T, Waiter[R]]] = []
@@ -73,8 +94,8 @@ class GroupCommit(Generic[T, R]):
         batch: list[tuple[T, Waiter[R]]] = []
         entry = self._queue.get()
         while entry is not None:
-            batch.append(entry)
-            if len(batch) == self._max_items:
+            batch += entry
+            if len(batch) >= self._max_items:
                 return batch
             try:
                 entry = self._queue.get_nowait()
@@ -99,7 +120,7 @@ class GroupCommit(Generic[T, R]):
         while not self._queue.empty():
             entry = self._queue.get()
             if entry is not None:
-                batch.append(entry)
+                batch += entry
         broken = LogUnavailable(f"{self._thread.name} broke down; whether this was appended is unknown")
         _deliver([waiter for _, waiter in batch], [broken] * len(batch))
 

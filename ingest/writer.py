@@ -9,13 +9,17 @@ from collections.abc import Mapping, Sequence
 
 from core import telemetry
 from core.events import Completion, DeadLetter, Event, Outcome, SessionEnded, Topic
+from core.operations.costs import Payer, Used, used_by
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
+from core.records.erasing import left
 from core.settings import IngestSettings
 from core.settings.stages import RECORD_ATTEMPTS
 from core.stages.sources import SharedRecords
 from core.stages.stage import Stage, until
 from core.store.dead_letters import as_announced
 from core.store.offsets import WRITER
+from core.store.work import Work
+from core.tracing import is_on, trace
 
 GROUP = WRITER
 _LAG_S = 1.0  # how often it is measured
@@ -51,15 +55,34 @@ class Writer(Stage):
 
     def handle(self, records: Sequence[Record]) -> None:
         self._reads = True
-        turns = [record.event for record in records if isinstance(record.event, Completion)]
-        outcomes = [record.event for record in records if isinstance(record.event, Outcome)]
         letters = self._announce([record for record in records if not is_usable(record.event)])
         with self._turns.writing(records) as work:
+            kept = left(work, records)
+            turns = [record.event for record in kept if isinstance(record.event, Completion)]
+            outcomes = [record.event for record in kept if isinstance(record.event, Outcome)]
+            used = self._used(work, kept)
+            work.costs.add(used)
             new = work.turns.put(turns) + work.outcomes.put(outcomes)
             work.dead_letters.put(letters)
         self._announced.clear()
+        for payer, each in used.items():
+            for kind in ("prompt", "output"):
+                tokens = telemetry.NAMESPACE_TOKENS.labels(payer.namespace, payer.policy, kind)
+                tokens.inc(getattr(each, f"{kind}_tokens"))
         telemetry.DUPLICATES.labels(topic=Topic.TURNS).inc(len(turns) + len(outcomes) - new)
         telemetry.DEAD_LETTERS.labels(topic=Topic.TURNS).inc(len(letters))
+        if is_on():
+            now = self._clock.now()
+            for record in records:
+                if isinstance(record.event, Completion):
+                    trace(record.event.inference_id, "store", record.appended_at, now)
+
+    @staticmethod
+    def _used(work: Work, records: Sequence[Record]) -> dict[Payer, Used]:
+        """Return what the turns among the records used that the store does not have yet."""
+        turns = {r.event.inference_id: (r.event, len(r.raw)) for r in records if isinstance(r.event, Completion)}
+        known = work.turns.known(turns)
+        return used_by(each for inference_id, each in turns.items() if inference_id not in known)
 
     def tick(self) -> float:
         member, now_s = self._turns.member, time.monotonic()

@@ -70,7 +70,7 @@ class Past:
             batch, result = self._reliving.live_again(made)
             if result.records != made.turns:
                 raise Unlike(f"version {made.version} came out otherwise: the records of its turns differ")
-            backlog.enter(batch, made.turns, made.version, settings_of(made).admission)
+            backlog.enter(batch, made.turns, made.version, settings_of(made))
             if made.afresh:
                 self.base = self._base_after(made.parent)
             if done == len(updates) or (now_s := time.monotonic()) - said_s > _SAY_EVERY_S:

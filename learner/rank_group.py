@@ -13,11 +13,13 @@ from typing import Concatenate, ParamSpec, TypeVar
 import torch
 
 from core.errors import OnwardError
+from core.ids import BASE, PolicyName
 from core.model.probes import ProbeRecord, ProbeSet
 from core.ports import Opened
-from core.settings import LearnerSettings, LoraSettings
+from core.settings import LearnerSettings
 from learner.model.ranks import Ranks
-from learner.updates.state import LearnerState, make_state
+from learner.updates.state import LearnerState
+from learner.updates.states import States
 from learner.versions import probe
 from learner.versions.loading import WHOLE, first_adapter, load_version
 
@@ -27,50 +29,62 @@ _DISMISSED = "dismissed"
 logger = logging.getLogger(__name__)
 
 
-class RankGroup:
-    """The group as its leader uses it."""
+def states_of_all(model: Path, ranks: Ranks) -> States:
+    """Return the leader's states, of no policy yet; all other processes make theirs."""
+    ranks.tell((States, BASE, (model,)))
+    return States(model, ranks)
 
-    def __init__(self, model: Path, settings: LearnerSettings, ranks: Ranks) -> None:
-        self._model, self._ranks = model, ranks
+
+class RankGroup:
+    """The group as its leader uses it for one policy."""
+
+    def __init__(self, states: States, settings: LearnerSettings, policy: PolicyName = BASE) -> None:
+        self._states, self._ranks, self._policy = states, states.ranks, policy
         self._settings, self._is_untouched = settings, True
-        self._state = self._made(settings)
-        self.context_length = self._state.policy.context_length
-        self.vocabulary = self._state.policy.vocabulary
-        self.flops_of_a_position = self._state.policy.flops_of_a_position
-        self.num_processes = ranks.count
+        self._make(settings)
+        model = self.state.policy
+        self.context_length, self.vocabulary = model.context_length, model.vocabulary
+        self.flops_of_a_position = model.flops_of_a_position
+        self.num_processes = self._ranks.count
+
+    @property
+    def state(self) -> LearnerState:
+        """The leader's part, whose weights are in its model only while a step of this policy is done."""
+        return self._states.peek(self._policy)
 
     def do(self, step: Callable[Concatenate[LearnerState, P], T], *given: P.args, **named: P.kwargs) -> T:
         """Do a step in all processes; return what it returns here, or raise what it raises."""
         assert not named, "steps are told by position"
         self._is_untouched = False
-        self._ranks.tell((step, given))
-        return step(self._state, *given, **named)
+        self._ranks.tell((step, self._policy, given))
+        return step(self._states.turn_to(self._policy), *given, **named)
 
     def begin_again(self, settings: LearnerSettings) -> None:
         """Go back to the given model, with nothing learned, in all processes."""
         if self._is_untouched and settings == self._settings:
             return
-        del self._state  # before there is another
-        self._settings, self._state = settings, self._made(settings)
+        self._settings = settings
+        self._make(settings)
 
     @property
     def given_digest(self) -> str:
         """The digest of the given model, with which it is published as the first version."""
-        return self._state.policy.base_digest
+        return self.state.policy.base_digest
 
     @property
     def has_other_base(self) -> bool:
         """True where adapters train beside other weights than the given model's."""
-        return bool(self._state.lora_rank) and not self._state.policy.is_given
+        return bool(self.state.lora.rank) and not self._states.is_given(self._policy)
 
     @property
     def is_saving(self) -> bool:
         """True while this process writes its part of a checkpoint."""
-        return self._state.saving is not None and not self._state.saving.is_done
+        saving = self.state.saving
+        return saving is not None and not saving.is_done
 
-    def _made(self, settings: LearnerSettings) -> LearnerState:
-        self._ranks.tell((make_state, (self._model, settings)))
-        return make_state(self._model, settings, self._ranks)
+    def _make(self, settings: LearnerSettings) -> None:
+        self._ranks.tell((States.make, self._policy, (settings,)))
+        self._states.make(self._policy, settings)
 
 
 def dismiss(ranks: Ranks) -> None:
@@ -79,15 +93,20 @@ def dismiss(ranks: Ranks) -> None:
 
 def follow(ranks: Ranks) -> None:
     """Do the leader's steps until dismissed. Raises RuntimeError when the leader is gone."""
-    state: LearnerState | None = None
+    states: States | None = None
     while (told := ranks.hear()) != _DISMISSED:
-        step, given = told
-        if step is make_state:
-            state = None  # before there is another
-            state = make_state(*given, ranks)
+        step, policy, given = told
+        if step is States:
+            states = None  # before there are others
+            (model,) = given
+            states = States(model, ranks)
+            continue
+        assert states is not None, "a leader begins with States"
+        if step is States.make:
+            states.make(policy, *given)
             continue
         try:
-            step(state, *given)
+            step(states.turn_to(policy), *given)
         except OnwardError as error:  # the leader has it, too, and goes on or ends
             logger.warning("%s", error)
 
@@ -119,7 +138,7 @@ def anchor_at(state: LearnerState, opened: Opened | None) -> None:
     if opened is None:
         state.anchor.load_given()
         return
-    own, adapter = LoraSettings(rank=state.lora_rank, alpha=state.lora_alpha), opened.adapter
+    own, adapter = state.lora, opened.adapter
     is_own = adapter is None or (adapter.rank, adapter.alpha) == (own.rank, own.alpha)
     load_version(state.anchor, opened, own if is_own else WHOLE)
 

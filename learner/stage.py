@@ -1,56 +1,46 @@
-"""The learner: the stage that turns rewards into policy versions."""
+"""The learner: the stage that turns rewards into policy versions, of all policies that there are."""
 
-import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
+from typing import Final
 
-from core.errors import CheckpointError, Fenced, Unavailable
-from core.events import Completion, PolicyVersion, Release, Reward, Topic
-from core.ids import InferenceId, PolicyRef
-from core.model.probes import get_probe
-from core.operations.alarms import NOT_FINITE
-from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, Weights
-from core.records.handling import Culprits, attempt, take_all
+from core.errors import Fenced, Unavailable
+from core.events import Reward, Topic
+from core.ids import BASE, PolicyName, PolicyRef
+from core.ports import Blobs, Clock, EventLog, Record, Store, Weights
+from core.records.handling import Culprits
+from core.records.withdrawals import Withdrawals
 from core.settings import LearnerSettings
 from core.settings.stages import RECORD_ATTEMPTS
 from core.stages.sources import OwnRecords
 from core.stages.stage import Stage
-from learner import skipped
-from learner.batches.backlog import Backlog, Bounds, refusal
-from learner.checkpointing import Checkpointing
 from learner.directory_lock import DirectoryLock
 from learner.model.ranks import ALONE, Ranks
-from learner.past import Past, Reached
-from learner.poison_rewards import put_reward, try_to_pack
-from learner.rank_group import RankGroup, answers, memory_file
-from learner.reliving import Reliving, Unlike
+from learner.policies.kept_going import KeptGoing
+from learner.policies.means import Means
+from learner.policies.policy_learner import PolicyLearner
+from learner.policies.roster import BASE_ALONE, Roster
+from learner.policies.traces import VersionTraces
+from learner.policies.turns import FairTurns
+from learner.rank_group import states_of_all
+from learner.relearning.exclusions import Orders
+from learner.relearning.forgetting import Forgetting
+from learner.sequences.kept_out import KeptOut, SuiteSolutions
 from learner.sequences.masks import masks_of
-from learner.sequences.resemblance import Solutions
-from learner.sequences.scored import ScoredTurn
-from learner.timing import DISK_BYTES, Pace
-from learner.updates.update import NonFiniteLoss, UpdateResult, update
-from learner.versions import manifest
-from learner.versions.checkpoint import Checkpoints
-from learner.versions.journal import Entry, Journal
-from learner.versions.lineage import Lineage
-from learner.versions.provenance import ancestry, applied_on
-from learner.versions.publish import publish
-from learner.versions.version_files import room_for_files, write_files
 
 _IDLE_S = 5.0  # how often one that has nothing to learn from looks at the time
 _TIMELY_S = 0.2  # the same while it has something
-_TURN_WAIT_S = 60.0  # the writer is behind by seconds at most
-logger = logging.getLogger(__name__)
+_POLICIES: Final = "policies"
 
 
 class Learner(Stage):
     """The learner; not thread-safe: one process, one thread.
 
-    After a restart it goes on from its journal, which says how far the log was read, and makes the weights of the
-    newest version again from the last checkpoint. Raises ConfigError when another learner works in the directory."""
+    Each policy has a learner of its own, which knows nothing of the others; this one reads the log for all of them,
+    and lets them take turns by weight. After a restart it reads on from where the first of them stood. Raises
+    ConfigError when another learner works in the directory."""
 
     def __init__(
         self,
@@ -62,330 +52,149 @@ class Learner(Stage):
         model: Path,
         directory: Path,
         clock: Clock,
-        solutions: Mapping[str, str] | None = None,
+        suites: Sequence[SuiteSolutions] = (),
         tokenizer_digest: str | None = None,
         ranks: Ranks = ALONE,
         record_attempts: int = RECORD_ATTEMPTS,
+        roster: Roster = BASE_ALONE,
+        withdrawals: Withdrawals | None = None,
     ) -> None:
-        """Make a learner. Turns that resemble `solutions` of eval cases, or have another tokenizer, do not train.
+        """Make a learner. Turns that resemble a solution of `suites`, or have another tokenizer, do not train.
 
-        `ranks`: the processes that follow this one."""
+        `ranks`: the processes that follow this one. `roster`: the policies, and what each learns from.
+        `withdrawals` drops versions that were erased from this host's caches."""
         super().__init__()
-        self._solutions = Solutions(solutions or {})
-        self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
-        self._settings, self._clock = settings, clock
-        self._masks = masks_of(model)
-        self._directory = directory
-        self._record_attempts = record_attempts
-        self._culprits = Culprits("learner", log, store, clock, record_attempts)
-        self._journal = Journal(directory)
-        self._backlog = Backlog()
-        self._lineage = Lineage()
-        self._pace = Pace()
-        self._drops: dict[str, list[InferenceId]] = {}
-        self.left_out = Counter[str]()
-        """Turns that left the backlog without any update since this learner began, by reason."""
-        self._is_alarmed = True  # maybe, by a learner before this one
-        self._afresh = False  # the optimizer
-        self._is_whole = False  # no update or change of versions is half done
-        self._lacking = False  # the store has not all turns of the next batch yet
+        self._withdrawals = withdrawals
+        self._roster, self._turns = roster, FairTurns(roster.weights)
+        self._directory, self._clock = directory, clock
+        self._orders, self._forgetting = Orders(store, clock, roster.weights), Forgetting(store, blobs)
         with ExitStack() as held:  # one that cannot be made, since something is unavailable, holds nothing
             held.callback(DirectoryLock(directory).release)
             self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
             held.callback(self._reader.close)
-            self.source = OwnRecords(self._reader, self._culprits)
-            self._rank_group = RankGroup(model, settings, ranks)
-            self._reliving = Reliving(lambda: self._rank_group, store, weights, blobs)
-            checkpoints = Checkpoints(directory)
-            self._past = Past(self._rank_group, self._reliving, checkpoints, directory)
-            self._checkpointing = Checkpointing(checkpoints, self._rank_group, self._lineage, settings.checkpoints)
-            fits = self._rank_group.context_length, self._rank_group.vocabulary
-            self._bounds = Bounds(tokenizer_digest, *fits, self._masks)
-            self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
-            self._resume()
-            self._is_whole = True
+            culprits = Culprits("learner", log, store, clock, record_attempts)
+            self.source = OwnRecords(self._reader, culprits)
+            means = Means(
+                *(log, store, weights, blobs, settings, clock),
+                states_of_all(model, ranks),
+                KeptOut(suites, model),
+                masks_of(model),
+                *(self._orders, culprits, tokenizer_digest, record_attempts),
+                traces=VersionTraces(clock),
+                begins={source: self._reader.position(source) for source in self._reader.assignment()},
+            )
+            self._learners = {
+                name: KeptGoing(
+                    name,
+                    means,
+                    directory_of(directory, name),
+                    roster.namespaces_of(name),
+                    is_alone=len(roster.weights) == 1,
+                )
+                for name in roster.weights
+            }
+            self._read_again()
             self._held = held.pop_all()
 
+    @property
+    def base(self) -> PolicyLearner:
+        """The base policy's learner, which stands."""
+        return self.of(BASE)
+
+    def of(self, policy: PolicyName) -> PolicyLearner:
+        """Return a policy's learner, which stands."""
+        learner = self._learners[policy].standing
+        assert learner is not None, f"policy {policy} stands still"
+        return learner
+
     def handle(self, records: Sequence[Record]) -> None:
-        """Admit what was rewarded, follow what was released."""
-        self._pace.turn_to("reading")
+        """Let each policy take what is its own."""
+        standing = self._standing()
+        for each in standing:
+            each.pace.turn_to("reading")
         for record in records:
-            self._offsets[record.source] = record.offset + 1
-            match record.event:
-                case Reward() as reward:
-                    self._admit(reward)
-                case Release() as release:
-                    self._lineage.follow(release)
+            event = record.event
+            learn = self._roster.learners_of(event.namespace, event.workload) if isinstance(event, Reward) else ()
+            for each in standing:
+                each.take(record, learns=each.policy in learn)
 
     def tick(self) -> float:
-        """Train when a batch is due, and publish."""
-        self._pace.turn_to("reading")
-        self._is_whole = False
-        self._follow_releases()
-        self._move_anchor()
-        trained = self._lineage.may_train(self._settings.checkpoints.max_lead) and self._train()
-        self._is_whole = True
-        with self._pace.doing("saving"):
-            if self._checkpointing.is_due():
-                self._checkpoint()
-        self._pace.turn_to("waiting")
-        if trained or self._can_train():
+        """Let one policy train for which a batch is due, and publish."""
+        self._orders.look()
+        stood_up = [kept for kept in self._learners.values() if kept.stand_up()]
+        if stood_up:
+            self._read_again()
+        for each in self._standing():
+            each.pace.turn_to("reading")
+        self._all_do(PolicyLearner.prepare)
+        if not self._has_fallen:
+            self._forgetting.obey(self._standing())
+        self._forgetting.drop(self._directory / _POLICIES, self._learners, self._clock.now())
+        if self._withdrawals is not None:
+            self._withdrawals.look()
+        has_worked = self._work()
+        self._all_do(PolicyLearner.save)
+        standing = self._standing()
+        for each in standing:
+            each.pace.turn_to("waiting")
+        if has_worked or any(each.has_work and not each.lacks_turns for each in standing):
             return 0.0
-        return _TIMELY_S if self._backlog.pending else _IDLE_S
-
-    def _train(self) -> bool:
-        """Train if a batch is due; return whether there was one."""
-        if not (batch := self._due_batch()):
-            return False
-        try:
-            with self._pace.doing("updating"):
-                result = self._rank_group.do(update, batch, self._settings, self._lineage.released)
-        except NonFiniteLoss as error:
-            self._skip(batch, error)
-            return True
-        self._is_alarmed = self._is_alarmed and skipped.close_acknowledged(self._store, self._clock.now())
-        with self._pace.doing("publishing"):
-            policy = self._publish(self._keep(batch, result))
-            self._journal.prune()
-        logger.info("version %s from %d turns", policy.version, policy.turns)
-        return True
+        return _TIMELY_S if any(each.has_pending for each in standing) or self._has_fallen else _IDLE_S
 
     def recover(self, error: Unavailable | Fenced) -> None:
         """Raise `error`: an update may be half done, and another learner goes on from the journal."""
         raise error
 
     def close(self) -> None:
-        """Write a last checkpoint, unless an error left the weights in the middle of something."""
+        """Let each policy write a last checkpoint, where it stands."""
         with self._held:
-            if self._is_whole and self._checkpointing.is_missing():
-                self._checkpoint()
-            self._checkpointing.wait()
+            for each in self._standing():
+                each.close()
+
+    @property
+    def left_out(self) -> Counter[str]:
+        """Turns that left a backlog without any update since this learner began, by reason."""
+        return sum((each.left_out for each in self._standing()), Counter[str]())
 
     @property
     def newest(self) -> PolicyRef | None:
-        return self._lineage.newest
+        """The base policy's newest version."""
+        return self.base.newest
 
-    # ------------------------------------------------------------------------------------------ admission
+    # ------------------------------------------------------------------------------------------ policies
 
-    def _can_train(self) -> bool:
-        ready = self._backlog.is_ready(self._settings.batch, self._clock.now())
-        return ready and not self._lacking and self._lineage.may_train(self._settings.checkpoints.max_lead)
+    def _standing(self) -> list[PolicyLearner]:
+        return [kept.standing for kept in self._learners.values() if kept.standing is not None]
 
-    def _admit(self, reward: Reward) -> None:
-        if self._backlog.add(reward):
-            for passed_over, why in self._backlog.trim(self._settings.batch.backlog_turns):
-                self._drop(passed_over.inference_id, why)
+    @property
+    def _has_fallen(self) -> bool:
+        return any(kept.standing is None for kept in self._learners.values())
 
-    def _due_batch(self) -> list[ScoredTurn]:
-        """Return a batch; [] when none is due, or while the store still lacks the turns."""
-        while self._backlog.is_ready(self._settings.batch, self._clock.now()):
-            chosen = self._backlog.choose(self._settings.batch.turns)
-            found: dict[InferenceId, Completion] = {}
-            take_all(chosen, partial(self._find, found), self._set_aside, self._record_attempts)
-            if any(reward.inference_id not in self._backlog.pending for reward in chosen):
-                continue  # set aside
-            self._lacking = len(found) < len(chosen)
-            if self._lacking and not self._give_up([r for r in chosen if r.inference_id not in found]):
-                return []
-            if not self._lacking and not self._refuse(chosen, found):
-                return [self._backlog.scored(reward, found[reward.inference_id]) for reward in chosen]
-        return []
+    def _all_do(self, do: Callable[[PolicyLearner], object]) -> None:
+        for kept in self._learners.values():
+            kept.do(do)
 
-    def _find(self, found: dict[InferenceId, Completion], chosen: Sequence[Reward]) -> None:
-        with self._store.look() as view:
-            found |= view.turns.get_many([reward.inference_id for reward in chosen])
+    def _work(self) -> bool:
+        """Let the policy work whose turn it is; return whether any did."""
+        due = {each.policy for each in self._standing() if each.has_work}
+        while due:
+            name = self._turns.next_of(due)
+            done = self._learners[name].work()
+            if done:
+                self._turns.paid(name, done)
+                return True
+            due.discard(name)  # its turns are not all there yet
+        return False
 
-    def _give_up(self, missing: Sequence[Reward]) -> bool:
-        """Drop rewards whose turns never came; return whether there were any. The writer is only behind for a while."""
-        lost = [r for r in missing if (self._clock.now() - r.decided_at).total_seconds() > _TURN_WAIT_S]
-        self._backlog.remove(lost)
-        for reward in lost:
-            self._drop(reward.inference_id, "turn_missing")
-        return bool(lost)
+    def _read_again(self) -> None:
+        """Read on from where the first of them stands; the others pass over what they have read."""
+        standing = self._standing()
+        for source in self._reader.assignment() if standing else ():
+            self._reader.seek(source, min(each.offsets[source] for each in standing))
+        for each in standing:
+            each.read_again()
 
-    def _refuse(self, chosen: Sequence[Reward], found: dict[InferenceId, Completion]) -> bool:
-        """Remove what never trains; return whether there was any."""
-        refused = False
-        for reward in chosen:
-            leave_out = partial(self._leave_out, reward, found[reward.inference_id])
-            failure = attempt(leave_out, self._record_attempts)
-            if failure is not None:
-                self._set_aside(reward, failure)
-            refused = refused or reward.inference_id not in self._backlog.pending
-        return refused
 
-    def _leave_out(self, reward: Reward, turn: Completion) -> None:
-        """Remove the turn unless it may train. Raises what a batch with it would make an update raise."""
-        why = refusal(turn, reward, self._bounds) or ("eval_solution" if self._solutions.recalled_in(turn) else None)
-        if why is None:
-            try_to_pack(self._backlog.scored(reward, turn), self._masks)
-        else:
-            self._backlog.remove([reward])
-            self._drop(reward.inference_id, why)
-
-    def _set_aside(self, reward: Reward, failure: Exception) -> None:
-        put_reward(self._culprits, self._log, reward, failure)
-        self._backlog.remove([reward])
-        self._drop(reward.inference_id, "failed")
-
-    def _skip(self, batch: Sequence[ScoredTurn], error: NonFiniteLoss) -> None:
-        """Skip an update: its turns never train, and are kept whole for an operator, who is alerted."""
-        self._backlog.remove([scored.reward for scored in batch])
-        for scored in batch:
-            self._drop(scored.inference_id, NOT_FINITE)
-        place = skipped.keep(self._directory / "skipped", batch, error)
-        logger.error("%s; its %d turns are in %s", error, len(batch), place)
-        skipped.raise_alarm(self._store, batch, error, self._clock.now())
-        self._is_alarmed = True
-
-    def _drop(self, inference_id: InferenceId, why: str) -> None:
-        self.left_out[why] += 1
-        self._drops.setdefault(why, []).append(inference_id)
-
-    # ------------------------------------------------------------------------------------------ versions
-
-    def _keep(self, batch: Sequence[ScoredTurn], result: UpdateResult) -> Entry:
-        """Write a journal entry with everything that publishing needs, before any of it is published."""
-        parent = self._lineage.newest
-        assert parent is not None, "training starts from a released version"
-        with self._store.work() as work:
-            version = work.policies.allocate(self._clock.now(), self._lineage.policy)
-        applied = {scored.inference_id: scored.applied for scored in batch if scored.applied}
-        self._backlog.enter(batch, result.records, version, self._settings.admission)
-        self._backlog.remove([scored.reward for scored in batch])
-        made = manifest.Manifest(
-            version=version,
-            parent=parent,
-            seed=self._settings.seed,
-            settings=self._settings.model_dump_json(),
-            turns=result.records,
-            rewards=tuple(scored.reward for scored in batch),
-            ages_s=tuple(scored.age_s for scored in batch),
-            applied=applied,
-            drops={why: tuple(ids) for why, ids in self._drops.items()},
-            released=tuple(self._lineage.released),
-            held_to=self._lineage.anchor,
-            afresh=self._afresh,
-        )
-        self._drops, self._afresh = {}, False
-        self._lineage.extend(version)
-        entry = Entry(
-            policy=manifest.draft(made, batch, self._figures(result), self._offsets, self._clock.now()),
-            manifest=made,
-            lineage=tuple(self._lineage.versions),
-            live=self._lineage.live,
-            refused=tuple(sorted(self._lineage.refused)),
-            offsets={str(source): offset for source, offset in self._offsets.items()},
-            pending=tuple(self._backlog.pending.values()),
-        )
-        self._journal.write(entry)
-        return entry
-
-    def _figures(self, result: UpdateResult) -> dict[str, float]:
-        peak = self._settings.compute.peak_tflops
-        tokens, positions = result.metrics["tokens"], result.metrics["positions"]
-        peak_of_all = peak and peak * self._rank_group.num_processes
-        pace = self._pace.take(tokens, positions, self._rank_group.flops_of_a_position, peak_of_all)
-        return result.metrics | pace | {DISK_BYTES: float(self._checkpointing.disk_bytes)}
-
-    def _publish(self, entry: Entry) -> PolicyVersion:
-        """Publish the version that the weights are. After a crash they are the same, and so is a probe made again."""
-        probe = self._rank_group.do(answers, get_probe(self._blobs, entry.lineage[0]))
-        made, memory = manifest.encode(entry.manifest), self._rank_group.do(memory_file)
-        with room_for_files(self._directory) as room:
-            files = self._rank_group.do(write_files, room, self._settings.compute.published)
-            return publish(entry.policy, files, made, memory, probe, self._store, self._log, self._weights, self._blobs)
-
-    def _checkpoint(self) -> None:
-        self._checkpointing.begin(self._past.base, self._backlog.applied)
-
-    # ------------------------------------------------------------------------------------------ resuming
-
-    def _resume(self) -> None:
-        """Go on from the newest entry whose version is published, or can be made again and published."""
-        for entry in self._journal.newest_first():
-            if isinstance(entry, CheckpointError):
-                logger.error("%s; going on from the version before", entry)
-            elif self._goes_on_from(entry):
-                break
-        for source, offset in self._offsets.items():
-            self._reader.seek(TopicPartition(source.topic, source.partition), offset)
-
-    def _goes_on_from(self, entry: Entry) -> bool:
-        """Go on from an entry; return False, and forget it, when its version neither is nor can be published."""
-        published = self._reliving.published(entry.version)
-        try:
-            reached = self._past.go_to(entry.lineage, self._settings, entry.manifest)
-        except Unlike as difference:
-            if published is None:
-                logger.error("%s; version %s, which nobody has seen, is forgotten", difference, entry.version)
-                self._journal.discard(entry)
-                return False
-            self._resume_from_weights(entry.version, difference)
-        else:
-            self._lineage.versions = list(entry.lineage)
-            self._take_over(reached)
-            if published is None and reached.num_updates:
-                self._weights.discard(entry.version)  # of other bits, perhaps, by a learner that was cut off
-        self._stand_where(entry)
-        if published is None:
-            self._publish(entry)
-        else:  # perhaps without being told
-            self._log.append_blocking(Topic.POLICIES, [published])
-        return True
-
-    def _stand_where(self, entry: Entry) -> None:
-        """Stand in the log, and towards releases, where the learner stood that wrote the entry."""
-        self._lineage.live, self._lineage.refused = entry.live, set(entry.refused)
-        self._lineage.released = list(entry.manifest.released)
-        self._backlog.pending = {reward.inference_id: reward for reward in entry.pending}
-        known = {str(source): source for source in self._offsets}
-        self._offsets |= {known[name]: offset for name, offset in entry.offsets.items()}
-
-    def _take_over(self, reached: Reached) -> None:
-        """Take over what belongs to the weights that were loaded or made again."""
-        self._afresh = False
-        self._backlog.resume(reached.applied)
-        self._lineage.anchor = self._reliving.held_to
-        if reached.num_updates:
-            self._checkpointing.hasten()
-
-    def _move_anchor(self) -> None:
-        version = self._lineage.due_anchor(self._settings.objective.kl.anchor_versions)
-        if version is not None:
-            self._hold_to(version)
-            logger.info("the KL term holds to version %s from now on", version)
-
-    def _hold_to(self, version: PolicyRef | None) -> None:
-        self._reliving.hold_to(version)
-        self._lineage.anchor = version
-
-    def _follow_releases(self) -> None:
-        """Resume from the live version when the newest one may not be built upon."""
-        version = self._lineage.must_resume_from()
-        if version is None:
-            return
-        self._checkpointing.wait()
-        lineage = ancestry(self._store, version)
-        try:
-            reached = self._past.go_to(lineage, self._settings)
-        except Unlike as difference:
-            self._resume_from_weights(version, difference)
-        else:
-            self._take_over(reached)
-            self._lineage.resumed_from(version, lineage[:-1])
-        logger.info("resumed from version %s", version)
-
-    def _resume_from_weights(self, version: PolicyRef, why: Unlike) -> None:
-        """Resume from published weights: they cannot be made again here, or the version is another learner's.
-
-        The optimizer starts afresh; baseline, trust and influence are those published with the version. What the
-        lineage has learned from is read from its manifests."""
-        logger.warning("%s; going on from the published weights of %s, with a fresh optimizer", why, version)
-        self._past.adopt(version, self._settings)
-        self._afresh = True
-        lineage, held_to = ancestry(self._store, version), self._reliving.held_to
-        self._backlog.resume(applied_on(lineage, self._blobs))
-        self._lineage.resumed_from(version, lineage[:-1])
-        self._hold_to(held_to if held_to in lineage else None)
-        self._checkpointing.hasten()
+def directory_of(root: Path, policy: PolicyName) -> Path:
+    """Return where in a learner's directory a policy has its journal and checkpoints: the base policy in itself."""
+    return root if policy == BASE else root / _POLICIES / policy

@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SECONDS = "seconds_"
+from core.operations import costs
+
+SECONDS = costs.SECONDS
 """Prefix of a figure: seconds since the version before, by what they were spent on."""
 DOINGS = ("waiting", "reading", "updating", "publishing", "saving")
 DISK_BYTES = "checkpoint_disk_bytes"

@@ -9,9 +9,17 @@ from cyclopts import App, Parameter
 
 from core.errors import ConfigError, OnwardError
 from core.secrets import redacted
+from onward.backups.commands import backup, restore
+from onward.commands.accounts.audit_commands import audit
+from onward.commands.accounts.key_commands import keys
 from onward.commands.dead_letter_commands import dead_letters
-from onward.commands.eval_commands import evals, propose
-from onward.commands.midtrain_command import midtrain
+from onward.commands.erasures.commands import erase
+from onward.commands.eval_commands import evals, propose, suites
+from onward.commands.exclusions.commands import exclude, exclusions, include
+from onward.commands.export_command import export
+from onward.commands.midtraining.internalise import internalise
+from onward.commands.midtraining.midtrain import midtrain
+from onward.commands.operators.commands import alerts
 from onward.commands.options import (
     DEFAULT_DIRECTORY,
     ChildName,
@@ -20,6 +28,7 @@ from onward.commands.options import (
     Key,
     Set,
     To,
+    Where,
     overrides_of,
     overrides_of_learner,
     refuse_beside,
@@ -75,9 +84,21 @@ def api(
 for _row in STAGES:
     app.command(COMMANDS_OF_THEIR_OWN.get(_row.command) or stage_command(_row), name=_row.command)
 app.command(evals)
+app.command(export)
+app.command(suites)
 app.command(propose)
+app.command(erase)
+app.command(alerts)
+app.command(exclude)
+app.command(include)
+app.command(exclusions)
 app.command(dead_letters)
+app.command(backup)
+app.command(restore)
+app.command(audit)
+app.command(keys)
 app.command(midtrain)
+app.command(internalise)
 
 
 @app.command
@@ -159,7 +180,7 @@ def policies(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> No
 
 def _order(kind: str, meaning: str) -> None:
     def give(
-        version: int,
+        version: str,
         directory: Directory = DEFAULT_DIRECTORY,
         *,
         why: str = "operator's decision",
@@ -239,25 +260,6 @@ def explain_reward(inference_id: str, directory: Directory = DEFAULT_DIRECTORY, 
 
 
 @app.command
-def export(
-    directory: Directory = DEFAULT_DIRECTORY,
-    *,
-    out: Annotated[
-        Path, Parameter(help="A .parquet or .jsonl file, or a directory for one file of each kind of event.")
-    ],
-    from_: From = None,
-    to: To = None,
-    namespace: Annotated[str | None, Parameter(help="Only records of this namespace.")] = None,
-    format_: Annotated[Literal["parquet", "jsonl"] | None, Parameter(name="--format")] = None,
-    set_: Set = None,
-) -> None:
-    """Write turns, outcomes and rewards from log and archive to files, and print how many there are of each."""
-    from onward.replays.export import export
-
-    print(json.dumps(export(directory, out, from_, to, namespace, format_, overrides_of(set_))))
-
-
-@app.command
 def replay(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
@@ -271,6 +273,7 @@ def replay(
     seed: int | None = None,
     from_: From = None,
     to: To = None,
+    where: Where = None,
     holdout: Annotated[float, Parameter(help="Share of users held out to judge the candidate by.")] = 0.0,
     set_: Set = None,
 ) -> None:
@@ -285,13 +288,14 @@ def replay(
         from onward.replays.as_lived import prove
 
         others = {"--out": out, "--spec": spec, "--seed": seed, "--from": from_, "--to": to, "--learner": learner}
-        refuse_beside("--as-lived", others | {"--holdout": holdout or None})
+        refuse_beside("--as-lived", others | {"--holdout": holdout or None, "--where": where})
         sys.exit(0 if prove(directory, version, overrides) else 1)
     if out is None or version is not None:
         raise ConfigError("--version: only with --as-lived" if out else "--out: name a directory for the candidate")
     from onward.replays.replay import replay_log
 
-    print(json.dumps(replay_log(directory, out, spec, seed, from_, to, overrides, holdout), indent=2))
+    replayed = replay_log(directory, out, spec, seed, from_, to, overrides, holdout, where or ())
+    print(json.dumps(replayed, indent=2))
 
 
 @app.command
@@ -342,6 +346,12 @@ def demo(
     model: Annotated[
         Literal["tiny", "smollm2"], Parameter(help="The shipped model, or a pretrained one that `make smollm2` makes.")
     ] = "tiny",
+    tenants: Annotated[
+        int | None, Parameter(help="Organisations with opposite tastes, each with a policy of its own: 2 to 4.")
+    ] = None,
+    words: Annotated[
+        bool, Parameter(help="The pretrained model's users also say which test did not pass, and words train.")
+    ] = False,
     set_: Set = None,
 ) -> None:
     """Start the product, let simulated IDE users work with it, and show whether it became better."""
@@ -351,7 +361,16 @@ def demo(
     if model != "tiny":
         unfit = {"--shift": shift, "--rate": rate is not None, "--exploit": exploit is not None}
         unfit |= {"--liars": bool(liars), "--spammers": bool(spammers)}
-        sys.exit(run_pretrained_demo(output, seconds=seconds, seed=seed, overrides=overrides, unfit=unfit))
+        run = run_pretrained_demo(output, seconds=seconds, seed=seed, words=words, overrides=overrides, unfit=unfit)
+        sys.exit(run)
+    if tenants is not None:
+        from onward.commands.demos.organisations import run_organisations_demo
+
+        if other := [name for name, given in (("--shift", shift), ("--exploit", exploit)) if given]:
+            raise ConfigError(f"{', '.join(other)}: not with --tenants")
+        sys.exit(run_organisations_demo(output, tenants, seconds=seconds, seed=seed, rate=rate, overrides=overrides))
+    if words:
+        raise ConfigError("--words: only for the pretrained model's users, with --model smollm2")
     crowd = hacking(exploit, liars=liars, lie=lie, spammers=spammers, spam=spam, users=users)
     run = run_demo(output, seconds=seconds, seed=seed, shift=shift, rate=rate, overrides=overrides, hacking=crowd)
     sys.exit(run)

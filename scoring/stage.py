@@ -23,12 +23,14 @@ from typing import Final
 from core import telemetry
 from core.events import Reward, Topic
 from core.ports import REWARDS, Announcer, Clock, EventLog, Record, Store, TopicPartition
+from core.records.erasing import left
 from core.records.handling import set_aside, take_all, words_of
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
 from core.settings.stages import RECORD_ATTEMPTS
 from core.stages.sources import SharedRecords
 from core.stages.stage import Stage, until
+from core.tracing import trace
 from scoring.ledger import unusable
 from scoring.ledger.session_cache import SessionCache
 from scoring.ledger.transaction import LedgerTransaction
@@ -75,6 +77,7 @@ class Scorer(Stage):
         self._member = self._turns.member
         self._record_attempts = record_attempts
         self._cache = SessionCache()
+        self._stamp = (0, 0)  # of the orders to erase
         self._epochs: Mapping[TopicPartition, int] = {}  # under which what is cached was written
 
     def room(self) -> int:
@@ -85,7 +88,10 @@ class Scorer(Stage):
         self._next_tick_s = min(self._next_tick_s, time.monotonic() + self._settings.tick_s)
         transaction = LedgerTransaction(self._spec, self._cache)
         with self._turns.writing(records) as work:
-            transaction.take(work, records)
+            if (stamp := work.erasures.stamp()) != self._stamp:
+                self._cache.clear()  # the ledger's rows of what is erased are others now
+                self._stamp = stamp
+            transaction.take(work, left(work, records))
             set_aside(work, self._log, transaction.dead_letters)
         self._count(transaction)
 
@@ -156,6 +162,9 @@ class Scorer(Stage):
             telemetry.REWARDS.labels(kind="revision" if reward.revision else "first").inc()
             if not reward.revision:
                 self._first_values.append(reward.value)
+            about = {"onward.value": reward.value, "onward.revision": reward.revision}
+            began_at = reward.last_outcome_at or reward.decided_at
+            trace(reward.inference_id, "reward", began_at, self._clock.now(), str(reward.revision), about=about)
         if transaction.rewards:
             self._outbox_waits = True
             if self._announcer is not None:

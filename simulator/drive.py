@@ -33,6 +33,9 @@ class Traffic:
     shift_at_s: float | None = None
     crowd: CrowdOptions = field(default_factory=CrowdOptions)
     exploit: Exploit = NO_EXPLOIT
+    taste: Taste = field(default_factory=Taste)
+    fix_share: float = 0.5  # of sessions in which an agent fixes a bug; in the others a function is written
+    crowds: int = 1  # that one service serves at the same time: they share MAX_SESSIONS
 
 
 class Driver:
@@ -70,7 +73,7 @@ class Driver:
     def _arrive(self, at_s: float) -> None:
         rng = random.Random(self._rng.getrandbits(64))  # a user's luck does not depend on the others' timing
         user = self.crowd.arrives()
-        if len(self._running) >= MAX_SESSIONS:
+        if len(self._running) >= MAX_SESSIONS // self.traffic.crowds:
             self.truth.turned_away += 1
             return
         task = asyncio.create_task(self._live(at_s, rng, user))
@@ -79,11 +82,11 @@ class Driver:
 
     def taste_at(self, moment_s: float) -> Taste:
         shift = self.traffic.shift_at_s
-        return SHIFTED if shift is not None and moment_s >= shift else Taste()
+        return SHIFTED if shift is not None and moment_s >= shift else self.traffic.taste
 
     async def _live(self, at_s: float, rng: random.Random, user: User) -> None:
         taste = self.taste_at(at_s)
-        task = sample_task(rng, "fix" if rng.random() < 0.5 else "write")
+        task = sample_task(rng, "fix" if rng.random() < self.traffic.fix_share else "write")
         session = Session(task, user=user.name, environment=self.traffic.exploit.environment(task))
         try:
             await self._ide.work(session, taste, rng)

@@ -10,7 +10,19 @@ import pytest
 from pydantic import BaseModel
 
 from core import reward_spec, telemetry
-from core.settings import ApiKey, NamespaceSettings, Settings, WorkloadSettings, load_settings
+from core.settings import (
+    AlertTargetSettings,
+    ApiKey,
+    NamespacePrivacySettings,
+    NamespaceSettings,
+    PolicySettings,
+    RingSettings,
+    RoleSettings,
+    Settings,
+    TaskSetSettings,
+    WorkloadSettings,
+    load_settings,
+)
 from serving.engines.sglang.swap import table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,8 +39,14 @@ def sections(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, typ
 TABLES: dict[str, type[BaseModel]] = {
     **{f"`[{path}]`": section for path, section in sections(Settings)},
     "`[[api.keys]]`": ApiKey,
+    "`[alerts.targets.NAME]`": AlertTargetSettings,
     "`[api.namespaces.NAME]`": NamespaceSettings,
+    "`[privacy.namespaces.NAME]`": NamespacePrivacySettings,
     "`[api.workloads.NAME]`": WorkloadSettings,
+    "`[api.sign_in.roles.NAME]`": RoleSettings,
+    "`[rollouts.task_sets.NAME]`": TaskSetSettings,
+    "`[policies.NAME]`": PolicySettings,
+    "`[[release.rings]]`": RingSettings,
     "The whole file": Settings,
 }
 

@@ -5,9 +5,17 @@ from dataclasses import dataclass, field
 from prometheus_client import Counter
 
 from api.access.identity import KeyRing
+from api.access.low_priority import LowPlaces
+from api.access.quotas.admission import Quotas
 from api.access.services import ApiServices
+from api.access.sessions import Sessions
+from api.access.stored_keys import StoredKeys
+from api.access.trail import Trail
+from api.consents.erased import KnownErasures
+from api.consents.known import KnownConsents
 from api.http.background import Background
 from api.http.large_bodies import Bodies
+from api.redaction.policies import Redactors, SessionValues
 from api.requests.reader import BodyReader
 from core.events import FinishReason
 from core.telemetry import TURNS
@@ -22,6 +30,15 @@ class Context:
     keys: KeyRing
     reader: BodyReader
     bodies: Bodies
+    low_places: LowPlaces
+    trail: Trail
+    stored_keys: StoredKeys
+    quotas: Quotas
+    sessions: Sessions
+    redactors: Redactors
+    consents: KnownConsents = field(default_factory=KnownConsents)
+    values: SessionValues = field(default_factory=SessionValues)
+    erased: KnownErasures = field(default_factory=KnownErasures)
     background: Background = field(default_factory=Background)
     _turn_counters: dict[tuple[str, FinishReason], Counter] = field(default_factory=dict)
 

@@ -11,37 +11,58 @@ from starlette.routing import BaseRoute, Route
 
 from api.access.context import Context
 from api.access.identity import Identity
+from api.access.trail import begin_note
+from core.operations.audit import DeedKind
 from core.settings import Scope
 
-Reach = Literal["nobody's", "everybody's", "its namespace's", "its own", "its own or its namespace's"]
+Reach = Literal["nobody's", "everybody's", "its policy's", "its namespace's", "its own", "its own or its namespace's"]
 
 
 class Need(NamedTuple):
     """The access that a route needs.
 
     A key with this `scope`; without a scope, any key; or, without `key`, none at all. `reach` says whose things the
-    route shows or changes. `its own or its namespace's` is its namespace's where the key may `read`, else its own.
-    With `by_user`, a key that is bound to a user reaches only its own."""
+    route shows or changes; its policy is that of its namespace, and orders about the base policy, which is everybody's,
+    take the scope `admin`. `its own or its namespace's` is its namespace's where the key may `read`, else its own.
+    With `by_user`, a key that is bound to a user reaches only its own. `deed` says as what its use stands in the audit
+    trail; None: it does not, since it shows nobody's things, or what it does stands in the log under the key's name."""
 
     scope: Scope | None
     reach: Reach
     by_user: bool = False
     key: bool = True
+    deed: DeedKind | None = None
 
     def check(self, identity: Identity) -> None:
         """Raise Forbidden when the key lacks the scope."""
         if self.scope is not None:
             identity.require(self.scope)
 
+    def reads_of_others(self, identity: Identity) -> bool:
+        """Return False where the key sees only what it made itself, with which the audit trail is not filled."""
+        return self.scope is not None or "read" in identity.scopes
 
+
+_SAFE = ("GET", "HEAD")
+_SPEAKS = ("chat", "feedback")
 _OPEN = Need(None, "nobody's", key=False)
 _STATE = Need("read", "everybody's")
-_LIST = Need("read", "its namespace's")
-_LOOK_UP = Need(None, "its own or its namespace's")
-_ORDER = Need("admin", "everybody's")
+_LIST = Need("read", "its namespace's", deed="read")
+_LOOK_UP = Need(None, "its own or its namespace's", deed="read")
+_OF_POLICY = Need("read", "its policy's")
+_ORDER = Need("operate", "its policy's", deed="order")
+_EXCLUDE = Need("operate", "its namespace's", deed="order")
+_CHANGE = Need("operate", "its namespace's", deed="change")
+_TELL_CONSENT = Need("feedback", "its namespace's", by_user=True, deed="change")
+_SEE_CONSENT = Need("feedback", "its namespace's", by_user=True, deed="read")
+_ERASE = Need("operate", "its namespace's", deed="delete")
 ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/"): _OPEN,
     ("GET", "/console/{name:path}"): _OPEN,
+    ("GET", "/signin/begin"): _OPEN,
+    ("GET", "/signin/done"): _OPEN,
+    ("POST", "/signin/end"): _OPEN,
+    ("GET", "/v1/me"): _OPEN,
     ("GET", "/docs"): _OPEN,
     ("GET", "/docs/{path:path}"): _OPEN,
     ("GET", "/openapi.json"): _OPEN,
@@ -59,7 +80,11 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/v1/messages/count_tokens"): Need("chat", "nobody's"),
     ("POST", "/v1/fim/completions"): Need("chat", "its own"),
     ("POST", "/infill"): Need("chat", "its own"),
-    ("POST", "/v1/sessions/{session_id}/end"): Need("chat", "its namespace's", by_user=True),
+    ("POST", "/v1/sessions/{session_id:path}/end"): Need("chat", "its namespace's", by_user=True),
+    ("PUT", "/v1/users/{user:path}/consent"): _TELL_CONSENT,
+    ("GET", "/v1/users/{user:path}/consent"): _SEE_CONSENT,
+    ("PUT", "/v1/sessions/{session_id:path}/consent"): _TELL_CONSENT,
+    ("GET", "/v1/sessions/{session_id:path}/consent"): _SEE_CONSENT,
     ("GET", "/v1/outcomes"): Need(None, "nobody's"),
     ("POST", "/v1/feedback"): Need("feedback", "its namespace's", by_user=True),
     ("POST", "/v1/feedback/batch"): Need("feedback", "its namespace's", by_user=True),
@@ -70,28 +95,52 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/tabby/v1/events"): Need("feedback", "its namespace's", by_user=True),
     ("POST", "/v1/logs"): Need("feedback", "its namespace's", by_user=True),
     ("POST", "/v1/traces"): Need("feedback", "its namespace's", by_user=True),
-    ("DELETE", "/v1/feedback/{feedback_id}"): Need("feedback", "its own"),
-    ("GET", "/v1/feedback/{feedback_id}"): _LOOK_UP,
+    ("DELETE", "/v1/feedback/{feedback_id:path}"): Need("feedback", "its own", deed="delete"),
+    ("GET", "/v1/feedback/{feedback_id:path}"): _LOOK_UP,
     ("GET", "/v1/sessions"): _LIST,
-    ("GET", "/v1/sessions/{session_id}"): _LOOK_UP,
+    ("GET", "/v1/sessions/{session_id:path}"): _LOOK_UP,
     ("GET", "/v1/turns/{inference_id}"): _LOOK_UP,
     ("GET", "/v1/rewards/{inference_id}"): _LOOK_UP,
     ("GET", "/v1/rewards"): _LIST,
     ("GET", "/v1/rewards/stream"): _LIST,
     ("GET", "/v1/curves"): _LIST,
     ("GET", "/v1/behaviour"): _LIST,
+    ("GET", "/v1/frontier"): _LIST,
     ("GET", "/v1/improvement"): _LIST,
     ("GET", "/v1/clients"): _LIST,
     ("GET", "/v1/alarms"): _LIST,
-    ("POST", "/v1/alarms/{alarm_id}/ack"): Need("operate", "its namespace's"),
-    ("GET", "/v1/policies"): _STATE,
-    ("GET", "/v1/releases"): _STATE,
-    ("GET", "/v1/experiments"): _STATE,
-    ("GET", "/v1/fleet"): _STATE,
-    ("GET", "/v1/status"): _STATE,
+    ("POST", "/v1/alarms/{alarm_id}/ack"): _CHANGE,
+    ("GET", "/v1/exclusions"): _LIST,
+    ("POST", "/v1/exclusions/preview"): Need("operate", "its namespace's", deed="read"),  # of a whole past, perhaps
+    ("POST", "/v1/exclusions"): _EXCLUDE,
+    ("POST", "/v1/exclusions/{exclusion_id}/lift"): _EXCLUDE,
+    ("GET", "/v1/erasures"): _LIST,
+    ("GET", "/v1/erasures/{erasure_id}"): _LIST,
+    ("POST", "/v1/erasures/preview"): _LIST,
+    ("DELETE", "/v1/users/{user:path}"): _ERASE,
+    ("DELETE", "/v1/namespaces/{namespace:path}"): Need("admin", "everybody's", deed="delete"),
+    ("DELETE", "/v1/organisations/{policy}"): Need("admin", "everybody's", deed="delete"),
+    ("DELETE", "/v1/sessions/{session_id:path}"): _ERASE,
+    ("GET", "/v1/suite/drafts"): _LIST,
+    ("POST", "/v1/suite/drafts/{draft_id}"): _CHANGE,
+    ("GET", "/v1/audit"): Need("audit", "its namespace's", deed="read"),
+    ("GET", "/v1/audit/head"): Need("audit", "nobody's"),
+    ("GET", "/v1/quotas"): _LIST,
+    ("GET", "/v1/costs"): _LIST,
+    ("GET", "/v1/keys"): Need("admin", "everybody's"),
+    ("POST", "/v1/keys"): Need("admin", "everybody's", deed="change"),
+    ("POST", "/v1/keys/{key_id}/revoke"): Need("admin", "everybody's", deed="change"),
+    ("POST", "/v1/keys/{key_id}/rotate"): Need("admin", "everybody's", deed="change"),
+    ("GET", "/v1/organisations"): _OF_POLICY,
+    ("GET", "/v1/clusters"): _STATE,
+    ("GET", "/v1/policies"): _OF_POLICY,
+    ("GET", "/v1/releases"): _OF_POLICY,
+    ("GET", "/v1/experiments"): _OF_POLICY,
+    ("GET", "/v1/fleet"): _OF_POLICY,
+    ("GET", "/v1/status"): _OF_POLICY,
     ("GET", "/v1/stages"): _STATE,
     ("GET", "/v1/serving"): _STATE,
-    ("GET", "/v1/policies/{version}/rollback"): _STATE,
+    ("GET", "/v1/policies/{version}/rollback"): _OF_POLICY,
     ("POST", "/v1/policies/{version}/promote"): _ORDER,
     ("POST", "/v1/policies/{version}/rollback"): _ORDER,
     ("POST", "/v1/policies/{version}/hold"): _ORDER,
@@ -105,16 +154,24 @@ class AccessCheck:
     """The dependency of every plain route that checks its line of the table before anything else of it runs."""
 
     def __init__(self, context: Context) -> None:
-        self._keys = context.keys
+        self._keys, self._sessions, self._clock = context.keys, context.sessions, context.services.clock
+        self._erased = context.erased
 
     async def __call__(self, request: Request) -> None:
         """Let the request in or raise Unauthorized or Forbidden."""
-        need = ACCESS[request.method, request.scope["route"].path]
+        path = request.scope["route"].path
+        need = ACCESS[request.method, path]
         if not need.key:
             return
         headers = dict(request.scope["headers"])
-        identity = self._keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
+        signed_in = self._sessions.identify(headers, changes=request.method not in _SAFE)
+        identity = signed_in or self._keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
+        if need.deed is not None and need.reads_of_others(identity):
+            namespace = "" if need.reach == "everybody's" else identity.namespace
+            begin_note(request, identity, self._clock, need.deed, f"{request.method} {path}", namespace)
         need.check(identity)
+        if need.scope in _SPEAKS:
+            self._erased.check(identity.namespace)
         request.state.identity = identity
 
 

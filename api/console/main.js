@@ -1,9 +1,15 @@
 // The views, their keys, and what is asked for again and again while somebody looks.
 
+import * as accounts from "./accounts.js";
 import { at } from "./dom.js";
+import * as erasures from "./erasures.js";
+import * as exclusions from "./exclusions.js";
+import * as organisations from "./organisations.js";
 import * as alarms from "./views/alarms.js";
 import * as clients from "./views/clients.js";
 import * as curves from "./views/curves.js";
+import * as drafts from "./views/drafts.js";
+import * as frontier from "./views/frontier.js";
 import * as gain from "./views/gain.js";
 import * as health from "./views/health.js";
 import * as learner from "./views/learner.js";
@@ -13,13 +19,14 @@ import * as sessions from "./views/sessions.js";
 import * as story from "./views/story.js";
 
 const PERIOD_MS = 3000, SLOW_PERIOD_MS = 10000;
-const drawn = () => Promise.all([curves.refresh(), learner.refresh()]);
+const drawn = () => Promise.all([curves.refresh(), frontier.refresh(), learner.refresh()]);
 const REFRESH = {
-  curves: drawn, releases: releases.refresh, alarms: alarms.refresh, health: health.refresh, sessions: sessions.refresh,
-  clients: clients.refresh,
+  curves: drawn, releases: releases.refresh, alarms: () => Promise.all([alarms.refresh(), exclusions.refresh()]), health: health.refresh, sessions: sessions.refresh,
+  clients: clients.refresh, drafts: drafts.refresh, accounts: accounts.refresh,
+  organisations: () => Promise.all([organisations.refresh(), erasures.refresh()]),
 };
-const VIEWS = ["rewards", "curves", "releases", "alarms", "health", "sessions", "clients"];
-const SLOW = ["curves", "sessions", "clients"];  // what they ask for is not asked for every time
+const VIEWS = ["rewards", "curves", "releases", "alarms", "health", "sessions", "clients", "drafts", "accounts", "organisations"];
+const SLOW = ["curves", "sessions", "clients", "drafts", "accounts", "organisations"];  // what they ask for is not asked for every time
 const HOME = { turn: "rewards", session: "sessions" };  // what is one of a list, and the view with the list
 const problems = new Map();  // of whom: what
 let view = "";
@@ -121,18 +128,23 @@ const KEYS = {
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  const typing = event.target.matches("input, select");
+  const typing = event.target.matches("input, select, textarea");
   if (typing && event.key === "Escape") return event.target.blur();
   if (typing) return;
   if (event.key === "Enter" && !event.target.matches("div.row")) return;  // buttons and links know what to do
   if (at("story").contains(event.target) && event.key.startsWith("Arrow")) return;  // it scrolls
-  const act = VIEWS[event.key - 1] ? () => { location.hash = VIEWS[event.key - 1]; } : KEYS[event.key];
+  const wanted = VIEWS[event.key === "0" ? 9 : event.key - 1];  // as the keys lie
+  const act = wanted ? () => { location.hash = wanted; } : KEYS[event.key];
   if (!act) return;
   event.preventDefault();
   act();
 }
 
 document.addEventListener("keydown", onKey);
+document.addEventListener("key", () => {
+  sessions.forget();
+  route();  // what is open is asked for again
+});
 for (const news of ["key", "changed"]) {
   document.addEventListener(news, () => {
     lastSlow = 0;
@@ -144,9 +156,14 @@ at("help-button").addEventListener("click", KEYS["?"]);
 rewards.begin(what => report("stream", what));
 releases.begin(what => report("order", what));
 curves.begin(again);
+frontier.begin(again);
 learner.begin();
 alarms.begin(again);
+drafts.begin();
+exclusions.begin();
+erasures.begin();
 sessions.begin(what => report("sessions", what));
 story.begin(back);
+attempt("me", accounts.header);
 route();
 poll();

@@ -33,6 +33,16 @@ export async function post(path, body, adminKey) {
   }));
 }
 
+/** A deletion has no body: what it says stands in the query. */
+export async function remove(path, says, adminKey) {
+  const query = new URLSearchParams(says);
+  return answered(await fetch(`${path}?${query}`, {
+    method: "DELETE",
+    headers: headers(adminKey || key.value),
+    signal: AbortSignal.timeout(TIMEOUT_MS),
+  }));
+}
+
 /** Server-sent events from `path(last)` on, until `signal`; after a break again from the last one on. `EventSource`
  * would not send a key. */
 export async function follow(path, last, signal, take, broken) {

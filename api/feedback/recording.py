@@ -1,12 +1,16 @@
 """The recording of an outcome: checked against what is known, then in the log once, whoever says it how often."""
 
+from collections.abc import Collection
+
 import msgspec
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import admit_user
+from api.access.quotas.limits import admit_user
 from api.access.services import ApiServices
-from api.feedback.body import FeedbackBody, check_body, outcome_of, subject_of, value_of
+from api.feedback.body import FeedbackBody, check_body, outcome_of, said_by, subject_of
+from api.feedback.private.consented import obey_consent
+from api.feedback.private.redacted import redact_feedback
 from api.feedback.targets import NamedTurn, Subject, check_is_own, check_superseded, check_target, find_subject
 from api.turns.answer_ids import inference_in
 from api.turns.lookup import look_up, read
@@ -15,6 +19,7 @@ from core.events import Outcome, Topic
 from core.ids import Namespace, OutcomeId
 from core.store.turns import outcome_digest
 from core.telemetry import OUTCOMES
+from core.tracing import trace
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -26,10 +31,13 @@ class Recorded(msgspec.Struct, frozen=True):
     pending: bool = False
 
 
-async def record_feedback(context: Context, identity: Identity, body: FeedbackBody) -> Recorded:
+async def record_feedback(
+    context: Context, identity: Identity, body: FeedbackBody, *, own_tags: bool = False
+) -> Recorded:
     """Record what somebody made of a turn or a session, from wherever it was told.
 
-    Raises RequestError naming the field at fault, TooManyRequests, LogUnavailable."""
+    `own_tags`: its tags are the service's, as those of reports are, and nobody's words. Raises RequestError naming the
+    field at fault, TooManyRequests, LogUnavailable."""
     if body.inference_id is not None:
         body.inference_id = inference_in(body.inference_id)
     check_body(context, body)
@@ -37,7 +45,9 @@ async def record_feedback(context: Context, identity: Identity, body: FeedbackBo
     named = NamedTurn(context.services, identity.namespace, inference_id)
     await _admit_user(context, identity, body, named)
     await check_is_own(context.services, identity, named, session_id)
-    outcome = outcome_of(context, identity, body, await value_of(context, body, named))
+    await obey_consent(context, identity, body, named, own_tags=own_tags)
+    await redact_feedback(context, identity, body, named)
+    outcome = outcome_of(context, identity, body, await said_by(context, body, named))
     own_id = body.feedback_id is not None
     return await context.background.insist(_record(context, identity, outcome, named, own_id=own_id))
 
@@ -87,18 +97,30 @@ async def _record(
     else:
         await services.log.append(Topic.TURNS, outcome)
     OUTCOMES.labels(outcome.name).inc()
+    if outcome.inference_id is not None:
+        about = {"onward.outcome": outcome.name, "onward.source": outcome.source}
+        ended_at = services.clock.now()
+        trace(outcome.inference_id, "outcome", outcome.received_at, ended_at, outcome.outcome_id, about=about)
     return answer
 
 
-async def is_known(services: ApiServices, namespace: Namespace, outcome_id: OutcomeId) -> bool:
-    """Return whether an outcome of that id was recorded, here or at a replica. Raises StoreUnavailable."""
-    if await services.live_state.claim_of(namespace, _claim_key(outcome_id)) is not None:
-        return True
-    return await read(services, lambda view: view.outcomes.get(namespace, outcome_id)) is not None
+async def known_of(services: ApiServices, namespace: Namespace, outcome_ids: Collection[OutcomeId]) -> set[OutcomeId]:
+    """Return those of the outcomes that are in the log, by this replica or another. Raises StoreUnavailable.
+
+    A claim alone does not say so: whoever made it may have died before the append, or may still fail."""
+    live_state = services.live_state
+    known = {each for each in outcome_ids if await live_state.claim_of(namespace, _log_key(each)) is not None}
+    rest = set(outcome_ids) - known
+    return known | await read(services, lambda view: view.outcomes.which_of(namespace, rest)) if rest else known
 
 
 def _claim_key(outcome_id: OutcomeId) -> str:
     return f"feedback:{outcome_id}"
+
+
+def _log_key(outcome_id: OutcomeId) -> str:
+    """Return the key of the mark that says that the outcome is in the log."""
+    return f"recorded:{outcome_id}"
 
 
 async def _append_once(services: ApiServices, outcome: Outcome, digest: str, answer: Recorded) -> Recorded:
@@ -114,6 +136,7 @@ async def _append_once(services: ApiServices, outcome: Outcome, digest: str, ans
     except LogUnavailable:
         await services.live_state.release_claim(*claim)
         raise
+    await services.live_state.claim(outcome.namespace, _log_key(outcome.outcome_id), digest)
     if await services.live_state.claim(*claim) == digest:
         return answer
     try:

@@ -1,7 +1,7 @@
 """Request bodies on their way in. Small ones are read as they arrive; large ones share a limit on bytes in memory."""
 
 import mmap
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 from api.http.asgi import ClientGone, Headers, Receive
 from api.http.body_shape import Raw
@@ -73,14 +73,16 @@ class Bodies:
 
     async def read(self, headers: Headers, receive: Receive) -> Body:
         """Read the whole body. Raises TooLarge past the limit, without reading on; Overloaded, ClientGone."""
-        with ExitStack() as undo:
-            body = Body(self)
-            undo.callback(body.release)
+        body, is_whole = Body(self), False
+        try:
             declared = self._declared(headers)
             if declared is not None and declared > self._large:
                 self._require_room(declared)
             await self._read(receive, body, self._limit if declared is None else declared)
-            undo.pop_all()
+            is_whole = True
+        finally:
+            if not is_whole:
+                body.release()
         return body
 
     def _declared(self, headers: Headers) -> int | None:

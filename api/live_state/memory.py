@@ -1,6 +1,6 @@
 """`LiveState` in process: the least recently used entries are dropped first, and the store answers for those."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Self
@@ -9,8 +9,10 @@ from api.live_state.buckets import Buckets
 from api.live_state.changes import Channels
 from api.live_state.counting import Slots
 from api.live_state.recent import Recent
+from api.live_state.rooms import Rooms
+from api.live_state.windows import Windows
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain
+from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain, Window
 
 DEFAULT_ENTRIES = 100_000
 DEFAULT_CHAIN_TOKENS = 2_000_000  # at most 36 bytes each: 72 MB
@@ -25,8 +27,9 @@ class MemoryLiveState:
         self._chains: Recent[TokenChain] = Recent(max_entries, max_chain_tokens)
         self._inferences: Recent[SessionId] = Recent(max_entries)
         self._sessions: Recent[bool] = Recent(max_entries)
-        self._claims: Recent[str] = Recent(max_entries)
+        self._claims: Rooms[str] = Rooms(max_entries)
         self._buckets = Buckets(max_entries)
+        self._windows = Windows(max_entries)
         self.slots = Slots()
         self.channels = Channels()
 
@@ -64,22 +67,38 @@ class MemoryLiveState:
     async def has_session(self, namespace: Namespace, session_id: SessionId) -> bool:
         return self._sessions.get((namespace, session_id)) is not None
 
+    async def forget_sessions(
+        self, namespace: Namespace, sessions: Collection[SessionId], inferences: Collection[InferenceId]
+    ) -> None:
+        gone = set(sessions)
+        self._chains.drop_where(lambda key, chain: key[0] == namespace and chain.session_id in gone)
+        self._inferences.drop_where(lambda key, session: key[0] == namespace and session in gone)
+        for session in gone:
+            self._sessions.drop((namespace, session))
+        for inference_id in inferences:
+            self._inferences.drop((namespace, inference_id))
+
     async def claim(self, namespace: Namespace, key: str, content_digest: str) -> str:
-        holder = self._claims.get((namespace, key))
+        room = _room(namespace, key)
+        holder = self._claims.get(room, key)
         if holder is None:
-            self._claims.put((namespace, key), content_digest)
+            self._claims.put(room, key, content_digest)
             return content_digest
         return holder
 
     async def claim_of(self, namespace: Namespace, key: str) -> str | None:
-        return self._claims.get((namespace, key))
+        return self._claims.get(_room(namespace, key), key)
 
     async def release_claim(self, namespace: Namespace, key: str, content_digest: str) -> None:
-        if self._claims.get((namespace, key)) == content_digest:
-            self._claims.drop((namespace, key))
+        room = _room(namespace, key)
+        if self._claims.get(room, key) == content_digest:
+            self._claims.drop(room, key)
 
     async def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
         return self._buckets.take(buckets)
+
+    async def spend(self, windows: Sequence[Window], life_s: float) -> list[int]:
+        return self._windows.spend(windows)
 
     def count(self, namespace: Namespace, name: str) -> None:
         self.slots.count(namespace, name)
@@ -92,3 +111,8 @@ class MemoryLiveState:
 
     def changes(self, channel: str) -> AbstractContextManager[Changes]:
         return self.channels.changes(channel)
+
+
+def _room(namespace: Namespace, key: str) -> tuple[Namespace, str]:
+    """Return the room of a claim: its namespace, and its kind, which stands before the key's first colon."""
+    return namespace, key.partition(":")[0]

@@ -1,8 +1,8 @@
 """A map that keeps the entries that were used last."""
 
 from collections import OrderedDict
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
 
 V = TypeVar("V")
 
@@ -17,9 +17,9 @@ class Recent(Generic[V]):
         self._weight = 0
 
     def put(self, key: Hashable, value: V, weight: int = 0) -> None:
-        self.drop(key)
+        replaced = self._entries.pop(key, None)
         self._entries[key] = (value, weight)
-        self._weight += weight
+        self._weight += weight if replaced is None else weight - replaced[1]
         while len(self._entries) > self._max_entries or (self._weight > self._max_weight and len(self._entries) > 1):
             self._weight -= self._entries.popitem(last=False)[1][1]
 
@@ -29,6 +29,11 @@ class Recent(Generic[V]):
             return None
         self._entries.move_to_end(key)
         return entry[0]
+
+    def drop_where(self, is_meant: Callable[[Any, V], bool]) -> None:
+        """Drop the entries that are meant, by their key and value. It looks at all."""
+        for key in [key for key, (value, _) in self._entries.items() if is_meant(key, value)]:
+            self.drop(key)
 
     def drop(self, key: Hashable) -> None:
         entry = self._entries.pop(key, None)

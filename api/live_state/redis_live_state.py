@@ -6,7 +6,7 @@ continues it whenever it was put), and while Redis is unreachable that is all th
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, Final, Self
@@ -20,8 +20,8 @@ from api.live_state.buckets import allowance
 from api.live_state.counting import SLOT_S, SLOTS, Slot, recent_slots
 from api.live_state.memory import MemoryLiveState
 from api.live_state.redis_link import FAULTS, OK, Command, RedisLink, RedisUnavailable
-from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain
+from core.ids import BASE, InferenceId, Namespace, PolicyName, SessionId
+from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain, Window
 from core.settings import RedisSettings
 from core.telemetry import LIVE_STATE_FALLBACKS
 
@@ -30,6 +30,7 @@ FORGOTTEN_S: Final = 60.0
 """How long claims may be missing in Redis after it was empty, or came back; the writer is less far behind."""
 _SETTLE_S: Final = 3 * BEAT_S  # by then every replica has found out that Redis is unreachable
 _MAX_UNSENT: Final = 10_000  # the oldest are dropped, as Redis itself would
+_FORGOTTEN_AT_ONCE: Final = 1000
 _COUNTS_LIFE_S: Final = 2 * SLOTS * SLOT_S
 
 
@@ -143,6 +144,17 @@ class RedisLiveState:
             return True
         return await self._get("has_session", self._key("session", namespace, session_id)) is not None
 
+    async def forget_sessions(
+        self, namespace: Namespace, sessions: Collection[SessionId], inferences: Collection[InferenceId]
+    ) -> None:
+        """Forget them here and in Redis; where that is unreachable, whoever asks does so again."""
+        await self._local.forget_sessions(namespace, sessions, inferences)
+        keys = [self._key("session", namespace, session) for session in sessions]
+        keys += [self._key(kind, namespace, each) for each in inferences for kind in ("chain", "inference")]
+        for start in range(0, len(keys), _FORGOTTEN_AT_ONCE):
+            with suppress(RedisUnavailable):
+                await self._link.ask("forget", "DEL", *keys[start : start + _FORGOTTEN_AT_ONCE])
+
     # ------------------------------------------------------------------------------------------ claims, limits
 
     async def claim(self, namespace: Namespace, key: str, content_digest: str) -> str | None:
@@ -185,6 +197,17 @@ class RedisLiveState:
             return await self._local.take(buckets)
         waits, full_in = map(float, reply[::2]), map(float, reply[1::2])
         return [allowance(*of) for of in zip(buckets, full_in, waits, strict=True)]
+
+    async def spend(self, windows: Sequence[Window], life_s: float) -> list[int]:
+        """Add to windows. While Redis is unreachable each replica counts alone: together they let more pass."""
+        keys = [f"{self._settings.prefix}window:{window.name}" for window in windows]
+        limits = [-1 if window.limit is None else window.limit for window in windows]
+        amounts = [value for window, limit in zip(windows, limits, strict=True) for value in (window.add, limit)]
+        try:
+            had = await self._link.ask("spend", "EVAL", scripts.SPEND, len(keys), *keys, round(life_s * 1000), *amounts)
+        except RedisUnavailable:
+            return await self._local.spend(windows, life_s)
+        return list(map(int, had))
 
     # ------------------------------------------------------------------------------------------ counts, changes
 
@@ -289,6 +312,7 @@ class _Packed(msgspec.Struct, array_like=True, frozen=True):
     turn_index: int
     num_messages: int
     token_ids: bytes  # four bytes each, little-endian
+    policy: PolicyName = BASE
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -297,7 +321,8 @@ _decode = msgspec.msgpack.Decoder(_Packed).decode
 
 def pack(chain: TokenChain) -> bytes:
     token_ids = struct.pack(f"<{len(chain.token_ids)}I", *chain.token_ids)
-    return _encode(_Packed(chain.inference_id, chain.session_id, chain.turn_index, chain.num_messages, token_ids))
+    place = chain.inference_id, chain.session_id, chain.turn_index, chain.num_messages
+    return _encode(_Packed(*place, token_ids, chain.policy))
 
 
 def unpack(raw: bytes) -> TokenChain | None:
@@ -313,4 +338,5 @@ def unpack(raw: bytes) -> TokenChain | None:
         turn_index=packed.turn_index,
         num_messages=packed.num_messages,
         token_ids=token_ids,
+        policy=packed.policy,
     )

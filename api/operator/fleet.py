@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
+from api.access.own_policy import policy_asked
 from api.access.plain import json_response, only_parameters
 from api.turns.lookup import read
 from core.operations.fleet import ReplicaStatus, ReplicaTarget
@@ -19,13 +20,14 @@ def fleet_router(context: Context) -> APIRouter:
     async def list_replicas(request: Request) -> Response:
         """Return every engine whose host has reported and has not signed off.
 
-        `heartbeat_age_s` shows which hosts are silent."""
-        only_parameters(request)
-        statuses = await read(services, lambda view: view.fleet.statuses(services.cluster))
-        targets = await read(services, lambda view: view.fleet.targets(services.cluster))
+        `heartbeat_age_s` shows which hosts are silent; `policy`, as of `/v1/policies`, whose versions are shown."""
+        only_parameters(request, "policy")
+        policy = policy_asked(services, request)
+        statuses = await read(services, lambda view: view.fleet.statuses(services.cluster, policy))
+        targets = await read(services, lambda view: view.fleet.targets(services.cluster, policy))
         now = services.clock.now()
         data = [_described(status, targets.get(status.name), now) for status in statuses]
-        return json_response({"object": "list", "live": services.policy.live_version, "data": data})
+        return json_response({"object": "list", "live": services.policy.live_of(policy), "data": data})
 
     return router
 

@@ -1,10 +1,11 @@
 """The routes `/healthz` (or `/health`), `/readyz` and `/metrics`, for monitoring.
 
-They need no key and tell nothing of tenants."""
+The first two need no key and tell nothing of tenants. Metrics are of all: where several namespaces use the service,
+they take the scope admin."""
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.plain import json_response
@@ -35,8 +36,14 @@ def health_router(context: Context) -> APIRouter:
         return json_response(found, 503 if found["status"] == "not ready" else 200)
 
     @router.get("/metrics")
-    async def metrics() -> Response:
-        """Return the metrics in Prometheus' text format."""
+    async def metrics(request: Request) -> Response:
+        """Return the metrics in Prometheus' text format.
+
+        They need no key, unless there are keys of several namespaces: then one with the scope admin, since they name
+        the namespaces and count what each does."""
+        if context.keys.is_shared:
+            headers = dict(request.scope["headers"])
+            context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key")).require("admin")
         return Response(exposition(), media_type=CONTENT_TYPE)
 
     return router

@@ -7,22 +7,26 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
 from api.access.context import Context
+from api.access.identity import Identity
+from api.access.own_policy import is_of_policy, namespace_about, policy_asked, require_order, version_asked
 from api.access.plain import (
-    LARGEST_INTEGER,
     body_of,
-    digits,
     identity_of,
     json_body,
     json_response,
     only_parameters,
     whole_number,
 )
+from api.access.services import ApiServices
+from api.access.trail import note_of
+from api.operator.alarms import may_see
 from api.operator.orders import carry_out
+from api.turns.intake import check_model
 from api.turns.lookup import read
 from core.codec import to_builtins
-from core.errors import NotFound
 from core.events import PolicyVersion
-from core.ids import base_ref
+from core.ids import PolicyName
+from core.operations.alarms import Opening
 from core.operations.fleet import OrderKind
 from core.store.work import View
 
@@ -70,32 +74,35 @@ def policies_router(context: Context) -> APIRouter:
 
     @router.get("/v1/models/{model:path}")
     async def get_model(request: Request, model: str) -> Response:
-        if model != services.model_name:
-            raise NotFound(f"the model {model!r} does not exist", param="model", code="model_not_found")
+        check_model(model, services.model_name)
         return json_response(_model(context))
 
     @router.get("/v1/policies")
     async def list_policies(request: Request) -> Response:
         """Return versions, the newest first, each with its state; `live` is the one that serves now.
 
-        `held_by` lists the alarms under which candidates wait, until they are acknowledged or closed; `orders` the
-        newest orders, with who gave them."""
-        only_parameters(request, "limit")
+        `held_by` lists the alarms under which candidates wait, until they are acknowledged or closed (of another
+        namespace's only that there is one); `orders` the
+        newest orders, with who gave them; `experiment` the canary, whose `rings` have it: the last is under test, an
+        empty list says that there are none. `policy` names whose versions are asked for: the caller's own, or for the
+        scope admin any."""
+        only_parameters(request, "limit", "policy")
+        policy, cluster, identity = policy_asked(services, request), services.cluster, identity_of(request)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
-        listed = await read(services, lambda view: view.policies.newest(limit))
-        data = [_described(policy, state) for policy, state in listed]
-        switches = await read(services, lambda view: view.fleet.switches(services.cluster))
-        running = await read(services, lambda view: view.experiments.running(services.cluster))
+        listed = await read(services, lambda view: view.policies.newest(limit, policy))
+        data = [_described(each, state) for each, state in listed]
+        switches = await read(services, lambda view: view.fleet.switches(cluster, policy))
+        running = await read(services, lambda view: view.experiments.running(cluster, policy))
         return json_response(
             {
                 "object": "list",
-                "live": services.policy.live_version,
+                "live": services.policy.live_of(policy),
                 "pinned": switches.pinned,
                 "held": switches.held,
                 "experiment": None if running is None else to_builtins(running),
-                "held_by": await read(services, _held_by),
+                "held_by": await read(services, lambda view: _held_by(services, view, policy, identity)),
                 "orders": to_builtins(
-                    await read(services, lambda view: view.orders.newest(services.cluster, _ORDERS_SHOWN))
+                    await read(services, lambda view: view.orders.newest(cluster, _ORDERS_SHOWN, policy))
                 ),
                 "data": data,
             }
@@ -114,20 +121,23 @@ def _history_routes(router: APIRouter, context: Context) -> None:
     async def list_releases(request: Request) -> Response:
         """Return the chain of releases, the oldest first: which version took which step, when, why, by whom.
 
-        `held_by` lists the alarms under which candidates wait."""
-        only_parameters(request, "after", "limit")
+        `held_by` lists the alarms under which candidates wait; `policy` is as of `/v1/policies`."""
+        only_parameters(request, "after", "limit", "policy")
+        policy, identity = policy_asked(services, request), identity_of(request)
         after = whole_number(request, "after", 0, 1 << 53)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
-        listed = await read(services, lambda view: view.releases.after(after, limit))
+        listed = await read(services, lambda view: view.releases.after(after, limit, policy))
         data = [{"sequence": sequence, **to_builtins(release)} for sequence, release in listed]
-        return json_response({"object": "list", "held_by": await read(services, _held_by), "data": data})
+        held_by = await read(services, lambda view: _held_by(services, view, policy, identity))
+        return json_response({"object": "list", "held_by": held_by, "data": data})
 
     @router.get("/v1/experiments")
     async def list_experiments(request: Request) -> Response:
-        """Return canaries, the newest first, with verdict and figures."""
-        only_parameters(request, "limit")
+        """Return canaries, the newest first, with verdict and figures; `policy` is as of `/v1/policies`."""
+        only_parameters(request, "limit", "policy")
+        policy = policy_asked(services, request)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
-        listed = await read(services, lambda view: view.experiments.newest(services.cluster, limit))
+        listed = await read(services, lambda view: view.experiments.newest(services.cluster, limit, policy))
         return json_response({"object": "list", "data": [to_builtins(each) for each in listed]})
 
 
@@ -140,21 +150,25 @@ def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: 
     )
     async def order(request: Request, version: str) -> Response:
         identity = identity_of(request)
+        number = version_asked(context.services, identity, version)
+        note_of(request).add(namespace_about(context.services, identity, number))
+        require_order(identity, number)
         body = await body_of(context, request, order_decoder)
-        found = digits(version, LARGEST_INTEGER)
-        if found is None:
-            raise NotFound(f"no policy version {version}", param="version", code="unknown_version")
-        number = base_ref(found)
-        if await carry_out(context.services, kind, number, body.why, identity.by):
+        if await carry_out(context.services, kind, number, body.why, identity.by, note_of(request)):
             return json_response({"version": number, "status": _STATUS[kind], "by": identity.by})
         return json_response({"version": number, "status": "accepted", "by": identity.by}, 202)
 
 
-def _held_by(view: View) -> list[dict[str, Any]]:
-    return [
-        {"alarm_id": alarm.alarm_id, "monitor": alarm.opening.monitor, "meaning": alarm.opening.meaning}
-        for alarm in view.alarms.holding_releases()
-    ]
+def _held_by(services: ApiServices, view: View, policy: PolicyName, identity: Identity) -> list[dict[str, Any]]:
+    """Return the alarms under which a policy's candidates wait; of another namespace's only that there is one."""
+    found = [alarm for alarm in view.alarms.holding_releases() if is_of_policy(services, alarm, policy)]
+    return [_holding(alarm.opening if may_see(identity, alarm) else None) for alarm in found]
+
+
+def _holding(found: Opening | None) -> dict[str, Any]:
+    if found is None:
+        return {"alarm_id": None, "monitor": None, "meaning": "An alarm that is not of this namespace."}
+    return {"alarm_id": found.alarm_id, "monitor": found.monitor, "meaning": found.meaning}
 
 
 def _model(context: Context) -> dict[str, Any]:

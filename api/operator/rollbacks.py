@@ -7,12 +7,13 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
-from api.access.plain import LARGEST_INTEGER, digits, identity_of, json_response, only_parameters
+from api.access.own_policy import version_asked
+from api.access.plain import identity_of, json_response, only_parameters
 from api.operator.figures.improvement import RECENT, compared
 from api.turns.lookup import read
 from core.errors import NotFound
 from core.events import PolicyVersion
-from core.ids import Namespace, PolicyRef, base_ref
+from core.ids import Namespace, PolicyRef
 from core.store.work import View
 
 _LOOKED_AT = 1000  # versions
@@ -31,12 +32,8 @@ def rollback_router(context: Context) -> APIRouter:
         feedback, and how much more the caller's namespace rewarded these versions than this one."""
         identity = identity_of(request)
         only_parameters(request)
-        number = digits(version, LARGEST_INTEGER)
-        found = None
-        if number is not None:
-            found = await read(
-                services, lambda view: _foreseen(view, services.cluster, identity.namespace, base_ref(number))
-            )
+        asked = version_asked(services, identity, version)
+        found = await read(services, lambda view: _foreseen(view, services.cluster, identity.namespace, asked))
         if found is None:
             raise NotFound(f"no policy version {version}", param="version", code="unknown_version")
         return json_response(found)
@@ -48,7 +45,7 @@ def _foreseen(view: View, cluster: str, namespace: Namespace, version: PolicyRef
     if view.policies.get(version) is None:
         return None
     undone = _undone(view, cluster, version)
-    known = [policy for policy, _ in view.policies.newest(_LOOKED_AT) if policy.version in undone]
+    known = [policy for policy, _ in view.policies.newest(_LOOKED_AT, version.policy) if policy.version in undone]
     turns = view.curves.worth(namespace, RECENT)
     theirs = [turn for turn in turns if turn.version in undone]
     its = [turn for turn in turns if turn.version == version]
@@ -66,9 +63,9 @@ def _foreseen(view: View, cluster: str, namespace: Namespace, version: PolicyRef
 
 def _undone(view: View, cluster: str, version: PolicyRef) -> frozenset[PolicyRef]:
     """Return what the release controller would take back: all that went live since, and a canary."""
-    served = view.releases.live_history(cluster)
+    served = view.releases.live_history(cluster, version.policy)
     since = served[served.index(version) + 1 :] if version in served else []
-    running = view.experiments.running(cluster)
+    running = view.experiments.running(cluster, version.policy)
     return frozenset(since if running is None else (*since, running.canary)) - {version}
 
 

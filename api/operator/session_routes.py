@@ -1,4 +1,9 @@
-"""The routes of `/v1/sessions`: the tree of a session's turns with what became of them, and its end."""
+"""The routes of `/v1/sessions`: the tree of a session's turns with what became of them, and its end.
+
+An id may hold slashes, and a quoted one (`%2F`) arrives as a slash. A path that ends in `/end` or `/consent` is the
+route of that name wherever the method has one: `POST .../a/end` ends the session `a`, and `GET .../a/consent` is its
+consent, so that a session named `a/consent` is not read by its id (`GET /v1/sessions` shows it). Its other routes do
+reach it, as `POST .../a/end/end` ends the session `a/end`."""
 
 from typing import Any
 
@@ -7,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
+from api.access.trail import Note, note_of
 from api.feedback.targets import check_session_is_own, has_session
 from api.turns.lookup import look_up
 from api.turns.session_ids import is_id
@@ -14,12 +20,14 @@ from core.codec import to_builtins
 from core.errors import NotFound
 from core.events import Completion, Outcome, Reward, SessionEnded, Topic
 from core.ids import SessionId
+from core.records.call_times import with_call_times
 from core.store.work import View
 
 _TURN_FIELDS = (
     "inference_id", "parent_id", "group_id", "turn_index", "purpose", "workload", "client", "protocol",
     "received_at", "text", "tool_calls", "policy_versions", "trainable", "untrainable_reasons", "finish_reason",
-    "learn", "session_done", "environment", "delivered_tokens", "ttft_ms", "latency_ms", "tags",
+    "learn", "session_done", "environment", "environment_image", "harness_version",
+    "delivered_tokens", "ttft_ms", "latency_ms", "tags",
 )  # fmt: skip
 
 
@@ -27,21 +35,7 @@ def session_router(context: Context) -> APIRouter:
     router = APIRouter(tags=["sessions"])
     services = context.services
 
-    @router.get("/v1/sessions/{session_id}")
-    async def get_session(request: Request, session_id: str) -> Response:
-        """Return the session's turns (each names its parent), their outcomes and rewards.
-
-        Only what has reached the store is there."""
-        identity = identity_of(request)
-        only_parameters(request)
-        if not is_id(session_id):
-            raise _unknown(session_id)
-        found = await look_up(services, lambda view: _session(view, identity, SessionId(session_id)))
-        if found is None:
-            raise _unknown(session_id)
-        return json_response(found)
-
-    @router.post("/v1/sessions/{session_id}/end")
+    @router.post("/v1/sessions/{session_id:path}/end")
     async def end_session(request: Request, session_id: str) -> Response:
         """End the session: no more turns will come, so waits for outcomes of the whole session can end."""
         identity = identity_of(request)
@@ -53,6 +47,21 @@ def session_router(context: Context) -> APIRouter:
         await context.background.insist(services.log.append(Topic.TURNS, ended))
         return json_response({"session_id": session_id, "status": "ended"})
 
+    @router.get("/v1/sessions/{session_id:path}")
+    async def get_session(request: Request, session_id: str) -> Response:
+        """Return the session's turns (each names its parent), their outcomes and rewards.
+
+        Only what has reached the store is there."""
+        identity = identity_of(request)
+        only_parameters(request)
+        if not is_id(session_id):
+            raise _unknown(session_id)
+        note = note_of(request)
+        found = await look_up(services, lambda view: _session(view, identity, SessionId(session_id), note))
+        if found is None:
+            raise _unknown(session_id)
+        return json_response(found)
+
     return router
 
 
@@ -60,18 +69,20 @@ def _unknown(session_id: str) -> NotFound:
     return NotFound(f"no session {session_id}", param="session_id", code="unknown_session")
 
 
-def _session(view: View, identity: Identity, session_id: SessionId) -> dict[str, Any] | None:
+def _session(view: View, identity: Identity, session_id: SessionId, note: Note) -> dict[str, Any] | None:
     turns = view.turns.of_session(identity.namespace, session_id)
     turns = [turn for turn in turns if identity.sees(turn)]
     if not turns:
         return None
+    for user in {turn.user_id: None for turn in turns}:
+        note.saw(user)
     ids = [turn.inference_id for turn in turns]
     outcomes = [outcome for outcome in view.outcomes.of_turns(ids) if identity.sees(outcome)]
     rewards = view.rewards.of_turns(ids)
     of_session = view.outcomes.of_session(identity.namespace, session_id)
     return {
         "session_id": session_id,
-        "turns": [_described(turn, outcomes, rewards) for turn in turns],
+        "turns": [_described(turn, outcomes, rewards) for turn in with_call_times(turns)],
         "outcomes": [
             _plain(outcome) for outcome in of_session if outcome.inference_id is None and identity.sees(outcome)
         ],

@@ -6,15 +6,16 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
-from api.access.limits import ERRORS, REQUESTS, TURNS
+from api.access.own_policy import policy_asked
 from api.access.plain import identity_of, json_response, only_parameters
+from api.access.quotas.limits import ERRORS, REQUESTS, TURNS
 from api.operator.figures.counts import values
 from api.operator.health import readiness_of
 from api.turns.lookup import read
 from core import telemetry
 from core.codec import to_builtins
 from core.errors import StoreUnavailable
-from core.ids import Namespace
+from core.ids import Namespace, PolicyName
 from core.ports import LiveState
 from core.store.work import View
 
@@ -31,22 +32,22 @@ def status_router(context: Context) -> APIRouter:
 
         It has the live version, versions by state, the running experiment, engines by state, what this process has
         counted since its start (`busy_s`: seconds in which an engine worked for it), and what all API replicas were
-        asked in the last minute by the caller's namespace (`complete` is false when it is this one only).
-        `last_release` is the sequence of the newest of `/v1/releases`."""
+        asked in the last minute by the caller's namespace (`complete` is false when it is this one only). What it
+        counted is null to a key without the scope admin where other namespaces use the service, too.
+        `last_release` is the sequence of the newest of `/v1/releases`; `policy` is as of `/v1/policies`."""
         identity = identity_of(request)
-        only_parameters(request)
+        only_parameters(request, "policy")
+        policy = policy_asked(services, request)
         try:
-            stored = await read(services, lambda view: _stored(view, services.cluster))
+            stored = await read(services, lambda view: _stored(view, services.cluster, policy))
         except StoreUnavailable:
             stored = dict.fromkeys(_STORED)
         return json_response(
             {
                 "model": services.model_name,
-                "live": services.policy.live_version,
+                "live": services.policy.live_of(policy),
                 **stored,
-                "turns": _turns(),
-                "tokens": _tokens(),
-                "busy_s": sum(values(telemetry.BUSY_SECONDS).values()),
+                **_counted(context.keys.sees_all(identity)),
                 "last_minute": await _last_minute(services.live_state, identity.namespace),
                 "readiness": readiness_of(services),
             }
@@ -55,19 +56,26 @@ def status_router(context: Context) -> APIRouter:
     return router
 
 
-def _stored(view: View, cluster: str) -> dict[str, Any]:
-    running = view.experiments.running(cluster)
+def _stored(view: View, cluster: str, policy: PolicyName) -> dict[str, Any]:
+    running = view.experiments.running(cluster, policy)
     return {
-        "versions": view.policies.count_states(),
-        "last_release": view.releases.last_sequence(),
+        "versions": view.policies.count_states(policy),
+        "last_release": view.releases.last_sequence(policy),
         "experiment": None if running is None else to_builtins(running),
-        "fleet": dict(collections.Counter(status.state for status in view.fleet.statuses(cluster))),
+        "fleet": dict(collections.Counter(status.state for status in view.fleet.statuses(cluster, policy))),
     }
 
 
 async def _last_minute(live_state: LiveState, namespace: Namespace) -> dict[str, Any]:
     recent = await live_state.counts(namespace)
     return {**{name: recent.counts.get(name, 0) for name in (REQUESTS, TURNS, ERRORS)}, "complete": recent.complete}
+
+
+def _counted(is_shown: bool) -> dict[str, Any]:
+    """Return what this process has counted, of all namespaces together."""
+    if not is_shown:
+        return dict.fromkeys(("turns", "tokens", "busy_s"))
+    return {"turns": _turns(), "tokens": _tokens(), "busy_s": sum(values(telemetry.BUSY_SECONDS).values())}
 
 
 def _turns() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
+from api.access.trail import Note, note_of
 from api.turns.lookup import look_up
 from api.turns.session_ids import is_id
 from core.codec import to_builtins
@@ -15,11 +16,12 @@ from core.errors import NotFound
 from core.events import Completion, Outcome, Reward
 from core.ids import InferenceId
 from core.ports import Renderer
+from core.records.call_times import with_call_times
 from core.store.work import View
 
 _FIELDS = (
     "inference_id", "session_id", "parent_id", "turn_index", "namespace", "workload", "purpose", "client", "protocol",
-    "ignored", "environment",
+    "ignored", "environment", "environment_image", "harness_version",
     "received_at", "messages", "tools", "sampling", "text", "tool_calls", "finish_reason", "policy", "policy_versions",
     "replica", "experiment_id", "arm", "arm_assigned", "trainable", "untrainable_reasons", "learn", "delivered_tokens",
     "ttft_ms", "latency_ms", "tags",
@@ -39,8 +41,8 @@ def turn_router(context: Context) -> APIRouter:
         only_parameters(request)
         if not is_id(inference_id):
             raise _unknown(inference_id)
-        query = InferenceId(inference_id)
-        found = await look_up(services, lambda view: _story(view, identity, query, services.renderer))
+        query, note = InferenceId(inference_id), note_of(request)
+        found = await look_up(services, lambda view: _story(view, identity, query, services.renderer, note))
         if found is None:
             raise _unknown(inference_id)
         return json_response(found)
@@ -52,14 +54,17 @@ def _unknown(inference_id: str) -> NotFound:
     return NotFound(f"no turn {inference_id}", param="inference_id", code="unknown_inference")
 
 
-def _story(view: View, identity: Identity, inference_id: InferenceId, renderer: Renderer) -> dict[str, Any] | None:
+def _story(
+    view: View, identity: Identity, inference_id: InferenceId, renderer: Renderer, note: Note
+) -> dict[str, Any] | None:
     turn = view.turns.get(identity.namespace, inference_id)
     if turn is None or not identity.sees(turn):
         return None
+    note.saw(turn.user_id)
     outcomes = view.outcomes.of_session(identity.namespace, turn.session_id)
     outcomes += [outcome for outcome in view.outcomes.of_turns([inference_id]) if outcome.session_id is None]
     about = [outcome for outcome in outcomes if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]
-    fields = to_builtins(turn)
+    fields = to_builtins(_with_times(view, identity, turn))
     return {
         **{name: fields[name] for name in _FIELDS},
         "stored": turn.unstored is None,
@@ -67,8 +72,16 @@ def _story(view: View, identity: Identity, inference_id: InferenceId, renderer: 
         "completion_tokens": turn.num_output_tokens,
         "tokens": list(_tokens(turn, renderer)),
         "outcomes": [_plain(outcome) for outcome in sorted(about, key=lambda outcome: outcome.received_at)],
-        "rewards": [_plain(reward) for reward in view.rewards.of_turns([inference_id])],
+        "rewards": [_with_texts(reward, turn, renderer) for reward in view.rewards.of_turns([inference_id])],
     }
+
+
+def _with_times(view: View, identity: Identity, turn: Completion) -> Completion:
+    """Return the turn with the times of its calls, which stand with their results in the turns that continue it."""
+    if not turn.tool_calls:
+        return turn
+    following = [each for each in view.turns.following(turn) if identity.sees(each)]
+    return with_call_times([turn, *following])[0]
 
 
 def _tokens(turn: Completion, renderer: Renderer) -> Iterator[dict[str, Any]]:
@@ -82,6 +95,15 @@ def _tokens(turn: Completion, renderer: Renderer) -> Iterator[dict[str, Any]]:
             "logprob": turn.logprobs[place] if place < len(turn.logprobs) else None,
             "version": versions[place] if place < len(versions) else None,
         }
+
+
+def _with_texts(reward: Reward, turn: Completion, renderer: Renderer) -> dict[str, Any]:
+    """Return a reward with the texts that a user put in; null where the turn was made by another tokenizer."""
+    fields, known = _plain(reward), turn.tokenizer_digest == renderer.tokenizer_digest
+    for edit, shown in zip(reward.edits, fields["edits"], strict=True):
+        said = b"".join(map(renderer.token_bytes, edit.token_ids)).decode("utf-8", "replace")
+        shown["text"] = said if known else None
+    return fields
 
 
 def _plain(event: Outcome | Reward) -> dict[str, Any]:

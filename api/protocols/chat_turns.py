@@ -9,21 +9,24 @@ import msgspec
 from api.access.clients import count_ignored
 from api.access.context import Context
 from api.access.identity import Identity
-from api.http.asgi import Headers, hint_text
+from api.http.asgi import Headers
 from api.protocols.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
+from api.redaction.redaction import Redaction
 from api.requests.bodies import ChatBody
 from api.requests.constraints import check_wanted, wanted_of
 from api.requests.ignored import named
 from api.requests.messages import canonical, check_messages, ignored_in, late_system
+from api.requests.redacted import redact_chat
 from api.requests.tools import check_tools, ignored_in_tools
 from api.turns.grammars import grammar_of
 from api.turns.histories.retries import first_try, request_mark
-from api.turns.intake import Intake, take_in, with_purpose
+from api.turns.intake import Intake, redacted_intake, take_in, with_purpose
 from api.turns.rendering import Rendering
 from api.turns.sessions import find_place, marks_shown
 from api.turns.transcripts import Transcript
 from api.turns.turn import TurnPlan
 from core.errors import InvalidRequest
+from core.events import Completion
 from core.grammars.wanted import WantedAnswer
 from core.ids import SessionId, new_group_id
 
@@ -32,7 +35,8 @@ from core.ids import SessionId, new_group_id
 class Asked:
     """A chat request, checked. `messages` are stored, `shown` are what the model sees.
 
-    `marks`: by which its history may show its place; `wanted`: what its answer must be, None for one that is free."""
+    `marks`: by which its history may show its place; `wanted`: what its answer must be, None for one that is free;
+    `after`: the turn behind which it stands by the client's own word, None where its history is to tell."""
 
     body: ChatBody
     intake: Intake
@@ -43,6 +47,8 @@ class Asked:
     marks: list[str]
     ignored: tuple[str, ...]
     wanted: WantedAnswer | None
+    redaction: Redaction | None = None
+    after: Completion | None = None
 
 
 def understand(
@@ -60,16 +66,21 @@ def understand(
     check_messages(body.messages)
     _check_options(body)
     found = [*ignored, *ignored_options(body), *ignored_in(body.messages), *ignored_in_tools(body.tools or ())]
+    redaction = context.redactors.begin(identity.namespace, intake.speaker)
+    if redaction is not None:
+        redact_chat(body, redaction)
+        intake = redacted_intake(intake, redaction)
     wanted, unforced = wanted_of(body, context.services.renderer.call_grammar_refused)
     _check_shown(context, body)
     names = named([*found, *unforced])
-    count_ignored(hint_text(headers, b"user-agent"), names)
+    count_ignored(intake.client, names)
     tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
     shown = [canonical(message) for message in body.messages]
     messages = tuple(msgspec.to_builtins(message) for message in body.messages)
     intake = with_purpose(intake, shown)
     transcript = Transcript(shown, tools, intake.speaker)
-    return Asked(body, intake, messages, tools, shown, transcript, marks_shown(intake, shown), names, wanted)
+    marks = marks_shown(intake, shown)
+    return Asked(body, intake, messages, tools, shown, transcript, marks, names, wanted, redaction)
 
 
 async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shortened: bool = False) -> TurnPlan:
@@ -80,11 +91,12 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
     services = context.services
     namespace = intake.identity.namespace
     mark = request_mark(asked.transcript.digest, intake.named_session)
-    tried = await first_try(services, namespace, mark) if intake.is_retry else None
+    tried = await first_try(services, namespace, mark, intake.received_at) if intake.is_retry else None
     group_id = tried.group_id if tried else new_group_id()
     begun = tried.session_id if tried else None
     rendering = Rendering(context, body_bytes)
-    place = await find_place(services, rendering, intake, group_id, asked.transcript, asked.tools, asked.marks, begun)
+    told = asked.transcript, asked.tools, asked.marks
+    place = await find_place(services, rendering, intake, group_id, *told, begun, asked.after)
     asked_by = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
@@ -101,7 +113,7 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
     return TurnPlan(
         intake=intake,
         place=place,
-        assignment=services.traffic.assign(intake.user_id or place.session_id),
+        assignment=services.traffic.assign(intake.user_id or place.session_id, intake.policy, namespace),
         group_id=group_id,
         messages=asked.messages,
         tools=asked.tools,
@@ -112,6 +124,7 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
         callable_tools=() if body.tool_choice == "none" else asked.tools,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         top_logprobs=body.top_logprobs or 0,
+        redaction=asked.redaction,
     )
 
 

@@ -1,23 +1,27 @@
 """The part that all generating routes share: from HTTP request to HTTP answer, streamed or whole."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 from api.access.clients import count_refused
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import ERRORS, admit
+from api.access.low_priority import header_priority
+from api.access.quotas.admission import merged
+from api.access.quotas.limits import ERRORS, admit
 from api.access.routes import Need
-from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, hint_text, send_error, send_json
+from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, hint_text, send_body, send_error
 from api.http.body_shape import Raw
 from api.http.errors import shape_of
-from api.protocols.exchange import Exchange
+from api.protocols.exchange import Exchange, StreamableExchange
 from api.protocols.onward_info import onward_headers
 from api.protocols.streaming import EventSender
 from api.turns.turn import Turn
 from core.errors import EngineUnavailable, NotFinite, RequestError, Unavailable
 from core.events import Protocol
+from core.operations.quotas import Account
 
 Planner = Callable[[Context, Identity, Headers, Raw], Awaitable[Exchange]]
 
@@ -38,23 +42,41 @@ class GenerationEndpoint:
         try:
             identity = self._context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
             self._need.check(identity)
-            limits = await admit(services.live_state, identity)
+            self._context.erased.check(identity.namespace)
+            priority = header_priority(headers)
+            limits = await admit(services.live_state, identity, priority)
+            admitted = await self._context.quotas.admit(identity, priority)
+            await self._context.consents.refresh(services)
             exchange = await self._read(identity, headers, receive)
-            exchange.limits = limits
+            intake = exchange.plan.intake
+            of_user = await self._context.quotas.admit_user(identity.namespace, intake.user_id, intake.priority)
+            exchange.limits = merged(merged(limits, admitted.headers), of_user.headers)
             async with HangUp(receive):
-                if exchange.streams:
-                    await _stream(exchange, send)
-                else:
-                    await _answer(exchange, send)
+                with self._place_of(exchange), self._charged(exchange, (*admitted.accounts, *of_user.accounts)):
+                    await _respond(exchange, send)
         except (RequestError, Unavailable) as error:
             if identity is not None:
                 services.live_state.count(identity.namespace, ERRORS)
             if isinstance(error, RequestError):
-                count_refused(hint_text(headers, b"user-agent"), self._protocol, error)
+                namespace = None if identity is None else identity.namespace
+                count_refused(namespace, hint_text(headers, b"user-agent"), self._protocol, error)
             if not isinstance(error, _BrokenStream):
                 await send_error(send, error, shape_of(scope))
         except ClientGone:
             return
+
+    def _place_of(self, exchange: Exchange) -> AbstractContextManager[None]:
+        is_low = exchange.plan.intake.priority == "low"
+        return self._context.low_places.take(len(exchange.turns)) if is_low else nullcontext()
+
+    @contextmanager
+    def _charged(self, exchange: Exchange, accounts: Sequence[Account]) -> Iterator[None]:
+        """Count what the exchange used, once it has ended, however it did."""
+        try:
+            yield
+        finally:
+            if accounts and exchange.was_begun:
+                self._context.background.spawn(self._context.quotas.charge(accounts, exchange.used_tokens))
 
     async def _read(self, identity: Identity, headers: Headers, receive: Receive) -> Exchange:
         body = await self._context.bodies.read(headers, receive)
@@ -68,6 +90,13 @@ class _BrokenStream(Unavailable):
     """An error that the client has been sent in its stream, since the answer had started."""
 
 
+async def _respond(exchange: Exchange, send: Send) -> None:
+    if isinstance(exchange, StreamableExchange) and exchange.streams:
+        await _stream(exchange, send)
+    else:
+        await _answer(exchange, send)
+
+
 async def _answer(exchange: Exchange, send: Send) -> None:
     """Run the turns and send the whole answer.
 
@@ -79,10 +108,10 @@ async def _answer(exchange: Exchange, send: Send) -> None:
             raise
         exchange.begin_again()
         await _run(exchange, None)
-    await send_json(send, 200, exchange.answer(), onward_headers(exchange.turns) + exchange.limits)
+    await send_body(send, 200, exchange.answer(), onward_headers(exchange.turns) + exchange.limits)
 
 
-async def _stream(exchange: Exchange, send: Send) -> None:
+async def _stream(exchange: StreamableExchange, send: Send) -> None:
     sender = EventSender(send, exchange)
     try:
         await _run(exchange, sender.notify)

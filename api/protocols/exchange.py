@@ -5,22 +5,24 @@ from typing import ClassVar
 
 from api.access.context import Context
 from api.http.asgi import RawHeaders
+from api.turns.private.settling import settled
 from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core.events import Protocol
 
 
 class Exchange(ABC):
+    """One that is answered whole."""
+
     protocol: ClassVar[Protocol]
     id_prefix: ClassVar[str]
     """The beginning of the answer's id; its rest is the inference's own (`api/turns/answer_ids.py`)."""
 
-    def __init__(self, context: Context, plan: TurnPlan, *, model: str, count: int = 1, streams: bool = False) -> None:
-        self._context, self.plan = context, plan
+    def __init__(self, context: Context, plan: TurnPlan, *, model: str, count: int = 1) -> None:
+        self._context, self.plan = context, settled(context, plan)
         self._begin(count)
         self.created = int(plan.intake.received_at.timestamp())
         self.model = model
         self.renderer = context.services.renderer
-        self.streams = streams
         self.limits: RawHeaders = []
 
     def _begin(self, count: int) -> None:
@@ -32,6 +34,11 @@ class Exchange(ABC):
         """True once an engine has sampled a token."""
         return any(turn.capture.token_ids for turn in self.turns)
 
+    @property
+    def used_tokens(self) -> int:
+        """The tokens of its prompt, and of all its answers so far."""
+        return len(self.plan.place.prompt_token_ids) + sum(len(turn.capture.token_ids) for turn in self.turns)
+
     def begin_again(self) -> None:
         """Start over with new turns; the tokens of the old ones stay in the log as they are."""
         self._begin(len(self.turns))
@@ -39,6 +46,14 @@ class Exchange(ABC):
     @abstractmethod
     def answer(self) -> bytes:
         """Return the whole answer, once all turns have run."""
+
+
+class StreamableExchange(Exchange):
+    """One that is answered by a stream of events where its request asks for them."""
+
+    def __init__(self, context: Context, plan: TurnPlan, *, model: str, count: int = 1, streams: bool) -> None:
+        super().__init__(context, plan, model=model, count=count)
+        self.streams = streams
 
     def first_events(self) -> bytes:
         """Return the events before those of the first token."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from api.http.asgi import RawHeaders, Send
-from api.protocols.exchange import Exchange
+from api.protocols.exchange import StreamableExchange
 from api.protocols.onward_info import onward_headers
 from api.turns.turn import Turn
 
@@ -33,7 +33,7 @@ class EventSender:
 
     A slow reader costs the memory of one answer at most, which the context bounds."""
 
-    def __init__(self, send: Send, exchange: Exchange) -> None:
+    def __init__(self, send: Send, exchange: StreamableExchange) -> None:
         self._send = send
         self._exchange = exchange
         self._pending: dict[int, Turn] = {}

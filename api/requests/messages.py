@@ -1,9 +1,10 @@
 """The messages of a chat request: their types, their order, and the canonical form they are rendered and hashed in."""
 
-from typing import Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from api.requests.ignored import Ignored, take_ignored
 from core.errors import InvalidRequest
@@ -92,10 +93,20 @@ class AssistantMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="ro
     cache_control: Ignored = UNSET
 
 
+class CallTimes(msgspec.Struct, forbid_unknown_fields=True):
+    """When a call was executed, by the clock of the program that did."""
+
+    started_at: Annotated[datetime, Meta(tz=True)]
+    ended_at: Annotated[datetime, Meta(tz=True)]
+
+
 class ToolMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", tag="tool"):
+    """The result of a call. `onward`, which the model is not shown, is ours."""
+
     content: Content
     tool_call_id: str
     name: str | UnsetType | None = UNSET
+    onward: CallTimes | UnsetType = UNSET
     cache_control: Ignored = UNSET
     provider_specific_fields: Ignored = UNSET
 
@@ -107,25 +118,37 @@ def check_messages(messages: list[ChatMessage]) -> None:
     """Check the order of messages and what they are made of. Raises InvalidRequest naming the message.
 
     A tool's result follows the call that it answers, whether others have spoken since or not; the user or a tool is
-    last. Calls that nobody answered were interrupted."""
+    last. Calls that nobody answered were interrupted, and a later answer may use their ids again. Messages of the model
+    that follow each other are one answer, as clients tell it that keep thinking, text and calls apart."""
     if not messages:
         raise InvalidRequest("messages must not be empty", param="messages", code="empty_messages")
     waiting: set[str] = set()
+    answer: set[str] = set()  # the calls of the answer that is being told
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
         if isinstance(message.content, list):
             _check_parts(message.content, f"{place}.content")
         if isinstance(message, AssistantMessage):
-            waiting = _calls(message, place)
-        elif isinstance(message, ToolMessage):
+            _take_calls(message, place, answer)
+            waiting |= answer
+            continue
+        answer.clear()
+        if isinstance(message, ToolMessage):
             if message.tool_call_id not in waiting:
                 raise _order(f"{place}.tool_call_id", "no call with this id waits for a result")
             waiting.remove(message.tool_call_id)
+            _check_times(message, place)
     if not isinstance(messages[-1], UserMessage | ToolMessage):
         raise _order(
             f"messages[{len(messages) - 1}]",
             "the last message must be the user's or a tool's; to continue a text, send it to /v1/completions",
         )
+
+
+def _check_times(message: ToolMessage, place: str) -> None:
+    times = message.onward
+    if times is not UNSET and times.ended_at < times.started_at:
+        raise _order(f"{place}.onward.ended_at", "a call ends no sooner than it starts")
 
 
 def _check_parts(parts: list[Part], place: str) -> None:
@@ -139,11 +162,12 @@ def _check_parts(parts: list[Part], place: str) -> None:
             )
 
 
-def _calls(message: AssistantMessage, place: str) -> set[str]:
-    ids = [call.id for call in message.tool_calls or ()]
-    if len(set(ids)) < len(ids):
-        raise _order(f"{place}.tool_calls", "two calls have the same id")
-    return set(ids)
+def _take_calls(message: AssistantMessage, place: str, answer: set[str]) -> None:
+    """Add the calls of a message to those of its answer. Raises InvalidRequest where two have the same id."""
+    for call in message.tool_calls or ():
+        if call.id in answer:
+            raise _order(f"{place}.tool_calls", "two calls have the same id")
+        answer.add(call.id)
 
 
 def _order(param: str, what: str) -> InvalidRequest:

@@ -10,7 +10,9 @@ import msgspec
 from api.access.clients import client_of
 from api.access.context import Context
 from api.access.identity import Identity
+from api.access.low_priority import priority_of
 from api.http.asgi import Headers, header_text, hint_text
+from api.redaction.redaction import Redaction
 from api.requests.bodies import GenerationBody, TurnType
 from api.turns.histories.own_requests import own_request
 from api.turns.histories.retries import is_retry
@@ -18,15 +20,18 @@ from api.turns.session_ids import is_id, session_hint
 from api.turns.speakers import speaker_of
 from core import telemetry
 from core.errors import InvalidRequest, NotFound
-from core.events import Environment, Purpose
-from core.ids import SessionId, UserHash
+from core.events import Environment, Priority, Purpose
+from core.ids import PolicyName, SessionId, UserHash
 from core.settings import WORKLOAD_NAME
+from core.settings.policies import policy_of
+from core.tracing import Caller, caller_of, is_on
 
 _WORKLOAD = re.compile(WORKLOAD_NAME)
 _PURPOSES: dict[str, Purpose] = {"main": "turn", "side": "side", "summary": "summary"}
 _MAX_TAGS = 16
 _MAX_TAG_CHARACTERS = 512
 _MAX_HARNESS_CHARACTERS = 200
+_IMAGE = re.compile("(sha256|blake3):[0-9a-f]{64}|sha512:[0-9a-f]{128}")  # as container registries write digests
 
 
 class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -36,17 +41,21 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     session_id: SessionId | None  # as given; None if it is to be inferred
     user_id: UserHash | None
     workload: str
+    policy: PolicyName  # who answers: the namespace's own, unless it gives the workload to another
     purpose: Purpose
     purpose_said: bool  # by the client; else it may be known from the prompt
     session_hint: SessionId | None  # by the client's own header or field: see `session_ids`
     is_retry: bool  # the client says that it has sent the same request before, and got no answer
     client: str
     harness_version: str | None
+    environment_image: str | None
     environment: Environment
+    priority: Priority
     learn: bool
     store: bool  # False if no words of the turn may be stored
     session_done: bool
     tags: dict[str, str]
+    caller: Caller | None = None  # the span of whoever asked, while turns are traced
     retrievable: bool = True  # False: no later request may get the answer by its id
 
     @property
@@ -73,31 +82,35 @@ def take_in(
 
     `purpose` overrides what the turn type says; `hint` is the session that the body names, unless a header does."""
     services, keys = context.services, context.keys
-    if body.model != services.model_name:
-        raise NotFound(f"the model {body.model!r} does not exist", param="model", code="model_not_found")
+    check_model(body.model, services.model_name)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options: allowed only with stream", param="stream_options")
     tags = _tags(body.metadata)
     kind = _one(header_text(headers, b"x-turn-type"), turn_type, "turn_type")
     stored = _stored(headers, body.store)
+    workload = _workload(headers, tags) or workload
     return Intake(
         identity=identity,
         received_at=services.clock.now(),
         started_s=services.clock.monotonic(),
         session_id=_session(headers, body),
         user_id=keys.user_of(identity, body.user),
-        workload=_workload(headers, tags) or workload,
+        workload=workload,
+        policy=policy_of(services.policies, identity.namespace, workload),
         purpose=purpose or _purpose(kind or "main"),
         purpose_said=(purpose or kind) is not None,
         session_hint=session_hint(headers) or hint,
         is_retry=is_retry(headers),
         client=client_of(hint_text(headers, b"user-agent")),
         harness_version=_harness(headers),
+        environment_image=_image(headers),
         environment=_environment(headers) or services.settings.advanced.environment,
+        priority=priority_of(headers, body.service_tier),
         learn=_learn(headers, stored),
         store=stored,
         session_done=_flag(headers, b"x-session-done", body.session_done, "session_done"),
         tags=tags,
+        caller=caller_of(hint_text(headers, b"traceparent")) if is_on() else None,
     )
 
 
@@ -108,6 +121,16 @@ def with_purpose(intake: Intake, messages: Sequence[Mapping[str, Any]]) -> Intak
         return intake
     telemetry.OWN_REQUESTS.labels(kind.name).inc()
     return msgspec.structs.replace(intake, purpose=kind.purpose)
+
+
+def redacted_intake(intake: Intake, redaction: Redaction) -> Intake:
+    """Return the intake with what its client wrote into it redacted: its tags, and the name of its harness."""
+    harness = intake.harness_version
+    return msgspec.structs.replace(
+        intake,
+        tags={redaction.text(name): redaction.text(value) for name, value in intake.tags.items()},
+        harness_version=None if harness is None else redaction.text(harness),
+    )
 
 
 def check_id(value: str, field: str) -> str:
@@ -162,6 +185,14 @@ def _harness(headers: Headers) -> str | None:
     return harness
 
 
+def _image(headers: Headers) -> str | None:
+    name = "x-onward-environment-image"
+    digest = header_text(headers, name.encode())
+    if digest is not None and not _IMAGE.fullmatch(digest):
+        raise InvalidRequest(f"{name}: want a digest, as sha256:… (64 hexadecimal digits)", param=name)
+    return digest
+
+
 def _stored(headers: Headers, store: bool | None) -> bool:
     """Return whether the turn's words may be stored; either way of refusing is enough."""
     return _flag(headers, b"x-onward-store", None, "x-onward-store", default=True) and store is not False
@@ -191,3 +222,10 @@ def _tags(metadata: dict[str, str] | None) -> dict[str, str]:
                 f"metadata: names of 1 to 64 and values of at most {_MAX_TAG_CHARACTERS} characters", param="metadata"
             )
     return tags
+
+
+def check_model(asked: str, served: str) -> None:
+    """Raise NotFound, which says what to send instead, unless `asked` is the one model that is served."""
+    if asked != served:
+        message = f"model: {asked!r} does not exist here; this service serves {served!r}"
+        raise NotFound(message, param="model", code="model_not_found")

@@ -22,7 +22,7 @@ def is_id(value: str) -> bool:
 def session_hint(headers: Headers) -> SessionId | None:
     """Return the session that a client's own header names; what has not the form of an id is no hint."""
     for name in HINTS:
-        given = hint_text(headers, name)
+        given = hint_text(headers, name) if name in headers else None
         if given is not None and is_id(given):
             return SessionId(given)
     return None

@@ -8,13 +8,16 @@ from typing import Any, cast
 import msgspec
 
 from api.access.context import Context
-from api.access.limits import TURNS
+from api.access.quotas.limits import TURNS
+from api.redaction.redaction import Redaction
 from api.requests.wording import Wording
 from api.turns.capture import Capture
 from api.turns.histories.retold import marks_of_turn
 from api.turns.histories.retries import request_mark
 from api.turns.intake import Intake
-from api.turns.segments import answer_alone, segments_of
+from api.turns.private.client_words import ClientWords
+from api.turns.private.resting import allowed_of, at_rest, why_not_at_rest
+from api.turns.segments import answer_alone, segments_of, text_ends
 from api.turns.sessions import SessionPosition, remember
 from api.turns.transcripts import Transcript
 from core import telemetry
@@ -32,10 +35,12 @@ from core.events import (
     VersionSpan,
 )
 from core.grammars.sets import ATTACHMENT
-from core.ids import UNKNOWN, GroupId, PolicyRef, new_inference_id
+from core.ids import BASE, UNKNOWN, GroupId, PolicyRef, new_inference_id
+from core.operations.consents import Allowed
 from core.operations.fleet import Assignment
 from core.ports import GenerateRequest, TokenChunk
-from core.unstored import NOT_STORED, without_words
+from core.tracing.answers import trace_answer
+from core.unstored import NOT_STORED
 
 COMPLETE: frozenset[FinishReason] = frozenset(("stop", "length", "tool_calls"))
 _S_TO_MS = 1000.0
@@ -46,7 +51,8 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `transcript` is None where no next turn will look for this one; `overridden` names the fields of the sampling
     that are the operator's will and not the request's; `ignored` those of the request that change nothing;
-    `callable_tools` is None where the prompt is no chat."""
+    `callable_tools` is None where the prompt is no chat; `redaction` is None where nothing is redacted, and `values`
+    are what the client gets in the place of placeholders."""
 
     intake: Intake
     place: SessionPosition
@@ -62,6 +68,8 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parallel_tool_calls: bool = True
     has_instructions: bool = False
     top_logprobs: int = 0
+    redaction: Redaction | None = None
+    values: Mapping[str, str] = {}
 
 
 class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -100,19 +108,24 @@ class Turn:
             plan.sampling.stop,
             parallel_tool_calls=plan.parallel_tool_calls,
         )
+        self._client_words = ClientWords(plan.values) if plan.values else None
         self._read_tokens = 0
+        self._asked_s = plan.intake.started_s  # monotonic: when the engine was asked
 
     @property
     def text(self) -> str:
-        return self._wording.text
+        """The text for the client; so are thinking and calls. What is stored is what the model said."""
+        return self._wording.text if self._client_words is None else self._client_words.text(self._wording.text)
 
     @property
     def reasoning(self) -> str:
-        return self._wording.reasoning
+        said = self._wording.reasoning
+        return said if self._client_words is None else self._client_words.text(said)
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        return self._wording.tool_calls
+        said = self._wording.tool_calls
+        return said if self._client_words is None else self._client_words.calls(said)
 
     @property
     def thinking_tokens(self) -> int:
@@ -147,6 +160,7 @@ class Turn:
     async def _generate(self, notify: Callable[["Turn"], None] | None) -> None:
         """Generate with the version of the user's arm, or with the live one where no engine has that."""
         version = self.plan.assignment.version
+        self._asked_s = self._services.clock.monotonic()
         try:
             await self._generate_by(version, notify)
         except EngineUnavailable:
@@ -184,13 +198,16 @@ class Turn:
     def _finish(self, reason: FinishReason | None) -> None:
         self._read()
         self._wording.close()
-        engine_reason = "tool_calls" if reason == "stop" and self.tool_calls else reason
+        engine_reason = "tool_calls" if reason == "stop" and self._wording.tool_calls else reason
         self.finish_reason = self._wording.ended or engine_reason
 
     def deliver(self) -> TurnDelta:
         """Return what is new; from now on it counts as delivered."""
         self._read()
         reasoning, content, calls = self._wording.take()
+        if self._client_words is not None:
+            is_last = self.finish_reason is not None
+            reasoning, content, calls = self._client_words.part(reasoning, content, calls, is_last=is_last)
         start, self.delivered_tokens = self.delivered_tokens, self._read_tokens
         return TurnDelta(
             reasoning=reasoning, content=content, tool_calls=calls, token_start=start, token_end=self._read_tokens
@@ -207,16 +224,18 @@ class Turn:
             sampling=sampling,
             stop_token_ids=self._services.renderer.stop_token_ids,
             top_logprobs=plan.top_logprobs,
+            policy=plan.intake.policy,
             version=version,
             cache_key=plan.place.session_id,
             remember=plan.intake.store,
+            priority=plan.intake.priority,
         )
 
     @property
     def policy_version(self) -> PolicyRef:
         """The version of the first token; before there is one, the live version."""
         first = self.capture.first_version
-        return self._services.policy.live_version if first is None or first == UNKNOWN else first
+        return self._services.policy.live_of(self.plan.intake.policy) if first in (None, UNKNOWN) else first
 
     @property
     def arm(self) -> Arm:
@@ -229,15 +248,23 @@ class Turn:
         return not self.untrainable_reasons
 
     async def _log(self) -> None:
+        try:
+            await self._context.consents.refresh(self._services)  # a word may have come by another process
+        except asyncio.CancelledError:
+            self._context.background.spawn(self._log())
+            raise
         self.untrainable_reasons += self.capture.faults()
         if self.plan.sampling.grammar is not None and self.capture.grammar is None and self.capture.token_ids:
             self.untrainable_reasons += ("unknown_masks",)
         if self.finish_reason == "error":
             self.untrainable_reasons += ("error",) if self.not_finite is None else ("error", "not_finite")
+        why = why_not_at_rest(self._context, self.plan.redaction, self._allowed, self._wording, self.capture.token_ids)
+        if why is not None and why not in self.untrainable_reasons:
+            self.untrainable_reasons += (why,)
         self.policy_versions = self.capture.version_spans()
         self.segments = self._segments()
-        turn = self._record() if self.plan.intake.store else without_words(self._record())
-        spooled = False
+        turn = at_rest(self._context, self._record(), why)
+        spooled, log_began_at = False, self._services.clock.now()
         try:
             spooled = (await self._services.log.append(Topic.TURNS, turn)).offset < 0
         except asyncio.CancelledError:
@@ -251,6 +278,12 @@ class Turn:
         if spooled:  # else feedback at another replica, which has neither log nor store to ask, would be refused
             await self._services.live_state.settle()
         self._count(turn)
+        asked_after_s = self._asked_s - self.plan.intake.started_s
+        trace_answer(turn, asked_after_s, log_began_at, self._services.clock.now(), self.plan.intake.caller)
+
+    @property
+    def _allowed(self) -> Allowed:
+        return allowed_of(self._context, self.plan.intake, self.plan.place.session_id)
 
     async def _append_again(self, turn: Completion) -> None:
         """Append the turn after a cancelled append, which may have succeeded.
@@ -263,15 +296,16 @@ class Turn:
     def _count(self, turn: Completion) -> None:
         self._context.turn_counter(turn.workload, turn.finish_reason).inc()
         self._services.live_state.count(turn.namespace, TURNS)
-        telemetry.TURN_SECONDS.observe(turn.latency_ms / _S_TO_MS)
-        if turn.ttft_ms is not None:
+        if turn.priority == "normal":
+            telemetry.TURN_SECONDS.observe(turn.latency_ms / _S_TO_MS)
+        if turn.ttft_ms is not None and turn.priority == "normal":
             telemetry.FIRST_TOKEN_SECONDS.observe(turn.ttft_ms / _S_TO_MS)
         for reason in self.untrainable_reasons:
             telemetry.UNTRAINABLE_TURNS.labels(reason).inc()
 
     def _transcript_digest(self) -> str | None:
         transcript = self.plan.transcript
-        return None if transcript is None else transcript.with_answer(self.text, self.tool_calls)
+        return None if transcript is None else transcript.with_answer(self._wording.text, self._wording.tool_calls)
 
     def _marks(self, turn: Completion) -> tuple[str, ...]:
         transcript = self.plan.transcript
@@ -283,7 +317,7 @@ class Turn:
 
     def _segments(self) -> tuple[Segment, ...]:
         plan, token_ids = self.plan, self.capture.token_ids
-        if not (self.tool_calls or self._wording.has_thought):
+        if not (self._wording.tool_calls or self._wording.has_thought):
             return answer_alone(token_ids)
         tools = plan.callable_tools or ()
         return segments_of(self._services.renderer, plan.place.prompt_token_ids, token_ids, tools)
@@ -291,9 +325,7 @@ class Turn:
     def _record(self) -> Completion:
         plan, intake, place, services = self.plan, self.plan.intake, self.plan.place, self._services
         assert self.finish_reason is not None
-        now_s = services.clock.monotonic()
-        capture, first_s = self.capture, self.capture.first_token_s
-        attachments = capture.attachments
+        now_s, capture, first_s = services.clock.monotonic(), self.capture, self.capture.first_token_s
         return Completion(
             inference_id=self.inference_id,
             session_id=place.session_id,
@@ -309,6 +341,7 @@ class Turn:
             protocol=self.protocol,
             ignored=plan.ignored,
             harness_version=intake.harness_version,
+            environment_image=intake.environment_image,
             received_at=intake.received_at,
             messages=plan.messages,
             tools=plan.tools,
@@ -317,10 +350,10 @@ class Turn:
             token_ids=tuple(capture.token_ids),
             segments=self.segments,
             logprobs=tuple(capture.logprobs),
-            logprob_space=self._logprob_space(attachments),
+            logprob_space=self._logprob_space(capture.attachments),
             trainable=self.trainable,
             untrainable_reasons=self.untrainable_reasons,
-            policy=services.model_name,
+            policy=services.model_name if intake.policy == BASE else intake.policy,
             policy_versions=self.policy_versions,
             replica=capture.replica,
             experiment_id=plan.assignment.experiment_id,
@@ -330,8 +363,9 @@ class Turn:
             tokenizer_digest=services.renderer.tokenizer_digest,
             renderer=services.renderer.name,
             finish_reason=self.finish_reason,
-            text=self.text,
-            tool_calls=tuple(self.tool_calls),
+            text=self._wording.text,
+            text_ends=self._text_ends(),
+            tool_calls=tuple(self._wording.tool_calls),
             broken_calls=self._wording.broken_calls,
             not_finite=self.not_finite,
             transcript_digest=self._transcript_digest(),
@@ -339,13 +373,20 @@ class Turn:
             ttft_ms=None if first_s is None else (first_s - intake.started_s) * _S_TO_MS,
             latency_ms=(now_s - intake.started_s) * _S_TO_MS,
             environment=intake.environment,
-            learn=intake.learn,
+            priority=intake.priority,
+            learn=self._allowed.learn,
             session_done=intake.session_done,
             has_instructions=plan.has_instructions,
             retrievable=intake.retrievable,
-            attachments=attachments,
+            attachments=capture.attachments,
             tags=intake.tags,
         )
+
+    def _text_ends(self) -> tuple[int, ...]:
+        intake = self.plan.intake
+        if not self._services.spec.rules(intake.workload, intake.identity.namespace).claims:
+            return ()
+        return text_ends(self._services.renderer, self.capture.token_ids, self.segments, self._wording.text)
 
     def _logprob_space(self, attachments: Mapping[str, str]) -> LogprobSpace:
         mask = ATTACHMENT if ATTACHMENT in attachments else None

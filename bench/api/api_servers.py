@@ -6,7 +6,6 @@
 Each prints its port once it listens. Both run with uvloop, httptools, and the interpreter and its garbage collector
 set as in production."""
 
-import asyncio
 import gc
 import json
 import socket
@@ -16,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+import uvloop
 from fastapi import Body, FastAPI
 from fastapi.responses import StreamingResponse
 
 from core.events import Sampling
-from core.ids import InferenceId, base_ref
+from core.ids import BASE, InferenceId, Namespace, PolicyName, PolicyRef, base_ref
 from core.operations.fleet import LIVE, Assignment
 from core.ports import GenerateRequest, OutputDelta, TokenChunk
 
@@ -36,6 +36,9 @@ class StubPolicy:
 
     live_version = base_ref(1)
     context_length = 100_000
+
+    def live_of(self, policy: PolicyName) -> PolicyRef:
+        return self.live_version
 
     def __init__(self) -> None:
         size = TOKENS // CHUNKS
@@ -61,7 +64,7 @@ class StubPolicy:
 class StubTraffic:
     """Traffic without an experiment."""
 
-    def assign(self, _unit: str) -> Assignment:
+    def assign(self, _unit: str, _policy: PolicyName = BASE, _namespace: Namespace | None = None) -> Assignment:
         return LIVE
 
 
@@ -113,6 +116,7 @@ def onward(directory: Path) -> FastAPI:
     from api.access.services import ApiServices
     from api.app import create_app
     from api.live_state.memory import MemoryLiveState
+    from core.blobs import FsspecBlobs
     from core.clock import SystemClock
     from core.reward_spec import RewardSpec
     from core.settings import ApiSettings, IngestSettings
@@ -125,6 +129,7 @@ def onward(directory: Path) -> FastAPI:
             settings=ApiSettings(),
             log=SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s),
             store=open_sqlite(directory / "store.db"),
+            blobs=FsspecBlobs(directory / "blobs"),
             live_state=MemoryLiveState(),
             policy=StubPolicy(),
             renderer=ByteRenderer(),
@@ -175,7 +180,7 @@ async def _events(policy: StubPolicy, request: GenerateRequest, head: dict[str, 
 def serve(app: FastAPI) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
-    server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, http="httptools", access_log=False, log_level="warning"))
 
     sys.setswitchinterval(0.001)
 
@@ -186,7 +191,7 @@ def serve(app: FastAPI) -> None:
         print(listener.getsockname()[1], flush=True)
         await server.serve(sockets=[listener])
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 if __name__ == "__main__":

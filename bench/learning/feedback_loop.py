@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+import msgspec
 import numpy as np
 import torch
 
 from bench.learning.feedback_world import ACCEPTED, ANSWER, CONTEXTS, CONTEXTS_EACH, REJECTED, WORKLOADS, Stream, Users
 from bench.learning.small_policy import EMPTY, WINDOW, SmallPolicy, small_state
-from core.events import Completion, LogprobSpace, Reward, Sampling, VersionSpan
-from core.ids import GroupId, InferenceId, Namespace, SessionId, base_ref
+from bench.small_turns import small_reward, small_turn
+from core.events import Completion, Reward, TextEdit
 from core.settings import LearnerSettings
 from core.settings.names import nested
 from learner.sequences.scored import ScoredTurn
@@ -41,7 +42,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class _Served:
-    """A turn that was served.
+    """A turn that was served, and what its user left of the answer.
 
     `missed` is by how much likelier the best answer would have been accepted, `delay` uniform luck."""
 
@@ -49,6 +50,7 @@ class _Served:
     missed: float
     accepted: bool
     delay: float
+    left: tuple[int, ...]
 
 
 _Due = tuple[float, ScoredTurn]  # at which step
@@ -124,7 +126,8 @@ def _serve(policy: SmallPolicy, users: Users, step: int, stream: Stream) -> list
             likely = users.accepts(prompt[-1], tokens)
             accepted = bool(draw[ANSWER] < likely) != bool(draw[ANSWER + 1] < stream.flipped)
             turn = _completion((step, number, index), prompt, tokens, logprobs)
-            sessions[number].append(_Served(turn, users.best(prompt[-1]) - likely, accepted, draw[-1]))
+            left = tuple(tokens) if accepted else users.left(prompt[-1], tokens)
+            sessions[number].append(_Served(turn, users.best(prompt[-1]) - likely, accepted, draw[-1], left))
             said[number] = (*prompt, *turn.token_ids)
     return sessions
 
@@ -153,60 +156,38 @@ def _rewarded(session: Sequence[_Served], step: int, stream: Stream) -> list[_Du
         at += stream.late_steps
     if math.isinf(at):
         return []
-    return [(at, ScoredTurn(served.turn, _reward(served.turn, value, at))) for served in session]
+    return [(at, ScoredTurn(served.turn, _reward(served, value, at))) for served in session]
 
 
 def _completion(
     place: tuple[int, int, int], prompt: tuple[int, ...], tokens: Sequence[int], logprobs: Sequence[float]
 ) -> Completion:
     step, number, index = place
-    name = f"{step}-{number}"
-    return Completion(
-        inference_id=InferenceId(f"{name}-{index}"),
-        session_id=SessionId(name),
-        turn_index=index,
-        parent_id=InferenceId(f"{name}-{index - 1}") if index else None,
-        group_id=GroupId(f"{name}-{index}"),
-        namespace=Namespace("bench"),
-        user_id=None,
+    return small_turn(
+        f"{step}-{number}",
+        index,
         workload=str(prompt[-1] // CONTEXTS_EACH),
-        purpose="turn",
-        received_at=_moment(step),
-        messages=(),
-        sampling=Sampling(),
-        prompt_token_ids=prompt,
-        token_ids=tuple(CONTEXTS + token for token in tokens),
+        at=_moment(step),
+        prompt=prompt,
+        tokens=tuple(CONTEXTS + token for token in tokens),
         logprobs=tuple(logprobs),
-        logprob_space=LogprobSpace(temperature=1.0),
-        trainable=True,
-        policy="small",
-        policy_versions=(VersionSpan(start=0, end=len(tokens), version=base_ref(step + 1)),),
-        tokenizer_digest="",
-        renderer="",
-        finish_reason="stop",
-        delivered_tokens=len(tokens),
-        latency_ms=0.0,
+        version=step + 1,
     )
 
 
-def _reward(turn: Completion, value: float, step: float) -> Reward:
-    moment = _moment(step)
-    return Reward(
-        inference_id=turn.inference_id,
-        session_id=turn.session_id,
-        namespace=turn.namespace,
-        workload=turn.workload,
-        revision=0,
-        value=value,
-        components={"accepted": value},
-        outcome_ids=(),
-        first_outcome_at=moment,
-        last_outcome_at=moment,
-        why="",
-        spec="",
-        final=True,
-        decided_at=moment,
+def _edits(served: _Served) -> tuple[TextEdit, ...]:
+    """Return an edit for each token that the user changed."""
+    ids = (CONTEXTS + token for token in served.left)
+    return tuple(
+        TextEdit(start=place, end=place + 1, token_ids=(now,))
+        for place, (said, now) in enumerate(zip(served.turn.token_ids, ids, strict=True))
+        if said != now
     )
+
+
+def _reward(served: _Served, value: float, step: float) -> Reward:
+    reward = small_reward(served.turn, value, "accepted", _moment(step))
+    return msgspec.structs.replace(reward, edits=_edits(served))
 
 
 def _moment(step: float) -> datetime:

@@ -28,7 +28,9 @@ class Stream:
     the learner. `drifts_every`: steps, after which a third of the contexts want something else. `skew`: exponent of
     the workloads' shares. `spread`: of the probabilities at which contexts are accepted whatever is said. `turns`:
     most of a session, each of which is then rewarded with the mean of all. All feedback of the last `late_workloads`
-    arrives `late_steps` later, as that of a tool would which looks at what became of an edit."""
+    arrives `late_steps` later, as that of a tool would which looks at what became of an edit. `edited`: share of the
+    answers that are not accepted whose user puts the best one in their place; of these users the share `astray` puts
+    any tokens there."""
 
     flipped: float = 0.1
     delay_steps: float = 0.0
@@ -38,6 +40,8 @@ class Stream:
     turns: int = 1
     late_workloads: int = 0
     late_steps: float = math.inf
+    edited: float = 0.0
+    astray: float = 0.0
 
 
 PLAIN = Stream()
@@ -58,6 +62,7 @@ class Users:
     def __init__(self, stream: Stream, seed: int) -> None:
         self._stream = stream
         self._rng = np.random.default_rng((2, seed))
+        self._editing = np.random.default_rng((5, seed))  # apart, so that all else is the same with edits and without
         shares = (1.0 + np.arange(WORKLOADS)) ** -stream.skew
         self._shares = np.repeat(shares / shares.sum() / CONTEXTS_EACH, CONTEXTS_EACH)
         self._base = self._rng.uniform(MIDDLE - stream.spread, MIDDLE + stream.spread, CONTEXTS)
@@ -83,6 +88,15 @@ class Users:
         """Draw [size, ANSWER + 3], in [0, 1): for the sampling of each token, the verdict, a flip, and the delay."""
         return self._rng.random((size, ANSWER + 3))
 
+    def left(self, context: int, answer: Sequence[int]) -> tuple[int, ...]:
+        """Return what the user leaves in the place of an answer that was not accepted."""
+        edits, goes_astray, *tokens = self._editing.random(2 + ANSWER)
+        if edits >= self._stream.edited:
+            return tuple(answer)
+        if goes_astray < self._stream.astray:
+            return tuple(int(CHOICES * token) for token in tokens)
+        return self._wanted(context)
+
     def accepts(self, context: int, answer: Sequence[int]) -> float:
         """Return the probability that the answer is accepted."""
         first = FIRST * (answer[0] == self._first[context])
@@ -90,5 +104,8 @@ class Users:
         return float(np.clip(self._base[context] + first + second, 0, 1))
 
     def best(self, context: int) -> float:
+        return self.accepts(context, self._wanted(context))
+
+    def _wanted(self, context: int) -> tuple[int, int]:
         first = int(self._first[context])
-        return self.accepts(context, (first, int(self._second[context][first])))
+        return first, int(self._second[context][first])

@@ -23,6 +23,7 @@ import torch
 from rich.progress import track
 
 from bench.learning.office import MODEL, Answered, Office, worth
+from bench.paired import mean_and_reach
 from bench.table import RESULTS, Row, report
 from core.ids import UserHash
 from core.settings import LearnerSettings
@@ -41,8 +42,6 @@ LOUD = 10.0
 TIMES = 10
 GOAL = 0.05
 HARMLESS = 0.01  # of true quality: what a defence that is on by default may cost an honest crowd
-# Student's t, two-sided, by degrees of freedom from 1 on.
-T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 HONEST = "honest"
 
 
@@ -140,7 +139,7 @@ def rows(runs: dict[str, list[float]], updates: int) -> Iterator[Row]:
         yield Row(metric, statistics.fmean(ends.values()), "share")
         if crowd == HONEST:
             continue
-        mean, half = interval([honest[seed] - ends[seed] for seed in both])
+        mean, half = mean_and_reach([honest[seed] - ends[seed] for seed in both])
         metric = f"{crowd}: cost, ± {half:.3f} (95 %)"
         goal = CROWDS[crowd].goal
         if goal is None:
@@ -151,14 +150,6 @@ def rows(runs: dict[str, list[float]], updates: int) -> Iterator[Row]:
 
 def _has(runs: dict[str, list[float]], crowd: str, seed: int, updates: int) -> bool:
     return len(runs.get(_name(crowd, seed), ())) == updates
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return (mean, half of its 95 % interval) by Student's t."""
-    if len(values) < 2:
-        return statistics.fmean(values), float("inf")
-    t = T_95[min(len(values) - 1, len(T_95)) - 1]
-    return statistics.fmean(values), t * statistics.stdev(values) / len(values) ** 0.5
 
 
 def _name(crowd: str, seed: int) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from rich.progress import track
 
 from bench.table import Row, report
-from core.ids import InferenceId
+from core.ids import InferenceId, Namespace, SessionId
 from core.settings import CanarySettings, HoldbackSettings
 from serving.releases.canaries.assignment import Shares, assign
 from serving.releases.canaries.evidence import RewardEvidence
@@ -105,7 +105,12 @@ def make_world(case: Case, seed: tuple[int, int]) -> World:
 def served(world: World, number: int) -> ServedTurn:
     user = int(world.user[number])
     return ServedTurn(
+        namespace=Namespace("default"),
         inference_id=InferenceId(str(number)),
+        session_id=SessionId(str(user)),
+        user_id=None,
+        key_id=None,
+        policy_versions=(),
         unit=str(user),
         experiment_id="trial",
         arm=world.arms[user],

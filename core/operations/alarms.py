@@ -16,9 +16,11 @@ RELEASE: Final = "release"
 """The value of `holds` in an alarm under which no version goes live."""
 NOT_FINITE: Final = "non_finite_loss"
 """The learner's own alarm: an update was skipped."""
+LEARNER_FAILED: Final = "learner_failed"
+"""The learner's own alarm: one policy's learner stands still for a while, and the others go on."""
 STAGE_DOWN: Final = "stage_down"
 """The runner's own alarm: a stage is down, and the alarm's workload names it."""
-NO_MONITORS: Final = frozenset({NOT_FINITE, STAGE_DOWN})
+NO_MONITORS: Final = frozenset({NOT_FINITE, LEARNER_FAILED, STAGE_DOWN})
 """The alarms that the monitors' stage neither opens nor closes."""
 
 

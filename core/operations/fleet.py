@@ -1,4 +1,4 @@
-"""The state that a fleet of engines reports, and the state that is wanted; one row per replica in the store.
+"""The state that a fleet of engines reports, and the state that is wanted; in the store a row per replica and policy.
 
 release controller ──ReplicaTarget──► host (`onward serve`, or the embedded engine's own)
 host ──ReplicaStatus──► release controller, and the router in every API replica
@@ -10,17 +10,17 @@ from typing import Final, Literal
 import msgspec
 
 from core.events import Arm
-from core.ids import PolicyRef
+from core.ids import BASE, PolicyName, PolicyRef
 
 Lane = Literal["live", "canary", "holdback"]
 ReplicaState = Literal["starting", "ready", "swapping", "draining", "failed"]
-OrderKind = Literal["promote", "rollback", "hold", "unhold", "pin", "unpin"]
+OrderKind = Literal["promote", "rollback", "withdraw", "hold", "unhold", "pin", "unpin"]
 GUARD: Final = "guard"
 """Who gives the orders that nobody gave: no API key is called so."""
 
 
 class ReplicaTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The version that a replica must serve.
+    """The version of one policy that a replica must serve.
 
     Written by the release controller, read by the replica's host and by the routers."""
 
@@ -33,12 +33,14 @@ class ReplicaTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a replica, written by its host. Readers treat one with an old heartbeat as gone."""
+    """The state of a replica for one policy, written by its host. Readers treat one with an old heartbeat as gone."""
 
     name: str
     cluster: str
+    policy: PolicyName = BASE
     url: str  # of the engine; "" for the engine within the service's process
     shares: str = ""  # URL at which its host gives weights to others; "": it gives none
+    llguidance: str = ""  # the version of it that makes the engine's masks; "": nobody knows
     state: ReplicaState
     detail: str = ""
     serving: PolicyRef | None  # confirmed by the probe; None: takes no traffic
@@ -46,12 +48,16 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     holds_many: bool = False  # every version it holds is pinnable
     figures: dict[PolicyRef, dict[str, float]] = {}  # of the versions that are verified on the host: `Engine.probe`
     refused: dict[PolicyRef, str] = {}  # what could not be verified, or not be switched to, and why
+    forgot: int = 0  # how many versions whose weights were erased its host has dropped from its caches
     probed: dict[PolicyRef, str] = {}  # what was doubted: "" where the probe found nothing wrong, else what
     heartbeat_at: datetime
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """One canary: a share of users, re-salted, on one version against another."""
+    """One canary: a share of users, re-salted, on one version against another.
+
+    Each ring that a version passes is an experiment of its own, with the salt of the first: who has the version keeps
+    it. `passed`: its test was, and the next ring's began."""
 
     experiment_id: str
     cluster: str
@@ -61,9 +67,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     salt: str
     started_at: datetime
     ended_at: datetime | None = None
-    verdict: Literal["promote", "rollback", "stopped"] | None = None
+    verdict: Literal["passed", "promote", "rollback", "stopped"] | None = None
     why: str = ""
     figures: dict[str, float] = {}
+    rings: tuple[str, ...] = ()  # whose users have the canary, by name; the last is the one under test; (): no rings
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

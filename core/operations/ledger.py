@@ -5,7 +5,7 @@ from typing import NewType
 
 import msgspec
 
-from core.events import Outcome, Purpose
+from core.events import Environment, Outcome, Purpose
 from core.ids import GroupId, InferenceId, Namespace, SessionId
 from core.reward_spec import EffortSpec
 
@@ -13,7 +13,7 @@ SessionKey = NewType("SessionKey", tuple[Namespace, SessionId])
 
 
 class Effort(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens by kind, calls, and turns.
+    """Tokens by kind, calls, turns, and seconds on the critical path of tools.
 
     `tool_output` is the share of the prompt's new tokens that belongs to tools' answers, by length in characters."""
 
@@ -24,6 +24,7 @@ class Effort(msgspec.Struct, frozen=True, array_like=True):
     calls: int = 0  # the first of a turn
     parallel_calls: int = 0  # each further one
     turns: int = 0
+    seconds: float = 0.0  # of the calls whose results the turn reads, where their times are told
 
     def __add__(self, other: "Effort") -> "Effort":
         return Effort(*map(sum, zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)))
@@ -37,7 +38,17 @@ class Effort(msgspec.Struct, frozen=True, array_like=True):
             + spec.call * self.calls
             + spec.parallel_call * self.parallel_calls
             + spec.turn * self.turns
+            + spec.second * self.seconds
         )
+
+
+class CallPlace(msgspec.Struct, frozen=True, array_like=True):
+    """A tool call of a turn, and the output tokens [start, end) that it was read from; `refused`: by its tool."""
+
+    id: str
+    start: int
+    end: int
+    refused: bool = False
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,7 +56,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `before`: the effort of the path that leads to the turn. `context_tokens`: prompt and answer. `asked`: a digest of
     what the turn adds to its conversation. `whole`: neither cut off nor failed. `reports_shown`: its client says
-    when it is shown."""
+    when it is shown. `tokens`: of the output; 0 where spans of them are not credited. `calls`: those whose place is
+    known. `answers`: output tokens [start, end) of the answer's text, where there are others, too. `claims`: those that
+    make a claim without evidence."""
 
     parent_id: InferenceId | None = None
     group_id: GroupId | None = None
@@ -60,6 +73,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repeated_answer: bool = False
     unbacked_claim: bool = False
     reports_shown: bool = False
+    tokens: int = 0
+    calls: tuple[CallPlace, ...] = ()
+    answers: tuple[tuple[int, int], ...] = ()
+    claims: tuple[tuple[int, int], ...] = ()
+    environment: Environment = "production"
 
 
 class Turn(msgspec.Struct, kw_only=True):
@@ -67,7 +85,7 @@ class Turn(msgspec.Struct, kw_only=True):
 
     `due_at` is None when no wait runs; `closed` says that the waits ran out for good; `revision` is -1, `value` and
     `decided_at` None before the first reward; outcomes whose log offset is at least `seen_offset` came after the last
-    reward."""
+    reward; `on_spans` is a digest of what that says of some of the turn's tokens, None when it is nothing."""
 
     inference_id: InferenceId
     session_id: SessionId
@@ -85,6 +103,7 @@ class Turn(msgspec.Struct, kw_only=True):
     value: float | None = None
     decided_at: datetime | None = None
     seen_offset: int = 0
+    on_spans: str | None = None
 
     @property
     def silent(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from core.ids import PolicyRef
+from core.ids import BASE, PolicyName, PolicyRef
 from core.ports.weights import WeightsRef
 
 
@@ -25,8 +25,8 @@ class Engine(Protocol):
         """True when requests may be pinned to any loaded version; else only to the one that serves."""
         ...
 
-    def serving(self) -> PolicyRef | None:
-        """Return the confirmed version that serves requests without a pin.
+    def serving(self, policy: PolicyName = BASE) -> PolicyRef | None:
+        """Return the policy's confirmed version, which serves its requests without a pin.
 
         None while the engine is unreachable, hangs, was restarted, or serves an unconfirmed version."""
         ...
@@ -44,7 +44,9 @@ class Engine(Protocol):
         ...
 
     def probe(self, version: PolicyRef) -> Mapping[str, float]:
-        """Figures of a loaded version on the probe set: `finite` (0 or 1), `kl_to_live`, `entropy`."""
+        """Figures of a loaded version on the probe set: `finite` (0 or 1), `kl_to_live`, `entropy`.
+
+        Live is what its policy serves; before that serves anything, what the base policy does."""
         ...
 
     def what_is_wrong(self, version: PolicyRef) -> str | None:
@@ -54,7 +56,9 @@ class Engine(Protocol):
         ...
 
     def switch(self, version: PolicyRef) -> None:
-        """Serve `version` from the next token on, without dropping any request; running ones continue under it.
+        """Serve `version` to its policy from the next token on; no request is dropped, running ones continue under it.
+
+        Where each request names its version, running ones end under the one that they began with, instead.
 
         Returns when the served version is confirmed. Raises WeightsError when the version cannot serve: the engine
         then serves the last good one again, or `serving` is None. Raises EngineUnavailable when the engine is

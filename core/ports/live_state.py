@@ -1,13 +1,13 @@
 """The cache beside the store: what API replicas tell one another without asking it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Protocol, Self
 
 import msgspec
 
-from core.ids import InferenceId, Namespace, SessionId
+from core.ids import BASE, InferenceId, Namespace, PolicyName, SessionId
 
 REWARDS: Final = "rewards"  # the channel on which a scorer says that the store has new rewards
 
@@ -20,6 +20,7 @@ class TokenChain(msgspec.Struct, frozen=True, kw_only=True):
     turn_index: int
     num_messages: int  # of the transcript, the answer included
     token_ids: tuple[int, ...]  # prompt and answer
+    policy: PolicyName = BASE  # whose answer it ends with
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +37,14 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float  # until it has one again; 0: it had one
     remaining: int
     full_in_s: float
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """A count that begins anew: its name says of which minute it is."""
+
+    name: str
+    add: int
+    limit: int | None = None  # none is added to any where this would be passed; None: no limit
 
 
 class RecentCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +110,19 @@ class LiveState(Announcer, Protocol):
         """Return whether an inference of the session was put."""
         ...
 
+    async def forget_sessions(
+        self, namespace: Namespace, sessions: Collection[SessionId], inferences: Collection[InferenceId]
+    ) -> None:
+        """Forget sessions, their inferences and their chains: none of them is continued from here on.
+
+        Replicas forget what they hold themselves when they are asked, each."""
+        ...
+
     async def claim(self, namespace: Namespace, key: str, content_digest: str) -> str | None:
         """Remember the content first seen under an idempotency key; return the content that holds the key.
+
+        A key is `kind:name`. Claims of one kind crowd out none of another, nor of another namespace; of one kind those
+        that were used longest ago are forgotten first.
 
         None: this process knows of no other content, and cannot tell whether another process does."""
         ...
@@ -117,6 +137,12 @@ class LiveState(Announcer, Protocol):
 
     async def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
         """One from each bucket; from none where one of them is empty. For each what it has afterwards."""
+        ...
+
+    async def spend(self, windows: Sequence[Window], life_s: float) -> list[int]:
+        """Add to each window, or to none where one would pass its limit; return what each has had before.
+
+        A window of which nothing is to be added must have at least one left. Windows are forgotten after `life_s`."""
         ...
 
     def count(self, namespace: Namespace, name: str) -> None:

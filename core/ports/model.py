@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from core.events import FinishReason, Grammar, GrammarMasks, Sampling, ToolCall, VersionSpan
+from core.events import FinishReason, Grammar, GrammarMasks, Priority, Sampling, ToolCall, VersionSpan
 from core.grammars.wanted import WantedAnswer
-from core.ids import InferenceId, PolicyRef
+from core.ids import BASE, InferenceId, Namespace, PolicyName, PolicyRef
 from core.operations.fleet import Assignment
 
 
@@ -17,9 +17,11 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     stop_token_ids: tuple[int, ...]
     top_logprobs: int = 0
-    version: PolicyRef | None = None  # None: whatever is live, following swaps
+    policy: PolicyName = BASE  # who answers
+    version: PolicyRef | None = None  # None: whatever is live of the policy, following swaps
     cache_key: str | None = None  # requests with one key share prefixes: the session
     remember: bool = True  # False: the engine's cache keeps nothing of it, where the engine can be told so
+    priority: Priority = "normal"  # low: it waits for all others, and is paused for them; its tokens stay exact
     is_case: bool = False  # nobody's: who answers it does not serve users yet
 
 
@@ -58,7 +60,13 @@ class Policy(Protocol):
         ...
 
     @property
-    def live_version(self) -> PolicyRef: ...
+    def live_version(self) -> PolicyRef:
+        """The version that serves of the base policy."""
+        ...
+
+    def live_of(self, policy: PolicyName) -> PolicyRef:
+        """Return the version that serves of a policy; UNKNOWN before the first does."""
+        ...
 
     @property
     def context_length(self) -> int: ...
@@ -67,10 +75,11 @@ class Policy(Protocol):
 class Traffic(Protocol):
     """Assigns users to versions: the arms of the running experiment."""
 
-    def assign(self, unit: str) -> Assignment:
-        """Return a unit's arm: the same unit has the same arm while an experiment runs. Never blocks.
+    def assign(self, unit: str, policy: PolicyName = BASE, namespace: Namespace | None = None) -> Assignment:
+        """Return a unit's arm in a policy: the same unit has the same while an experiment runs. Never blocks.
 
-        A unit is a user's hash, or the session where there is no user."""
+        A unit is a user's hash, or the session where there is no user; `namespace` is where it asks, since rings may
+        name whole namespaces."""
         ...
 
 
@@ -135,6 +144,12 @@ class Renderer(Protocol):
         """Return a raw completion's prompt; with a suffix in the model's fill-in-the-middle form.
 
         Raises InvalidRequest when the model has no such form."""
+        ...
+
+    def answer_tokens(self, text: str, *, is_first: bool) -> tuple[int, ...]:
+        """Return the tokens of a text as a part of an answer, in which no mark is more than its characters.
+
+        `is_first`: nothing stands before it in the answer. Raises InvalidRequest for a text of too many tokens."""
         ...
 
     def parser(self, *, tools: Sequence[Mapping[str, Any]] | None = None, after: Sequence[int] = ()) -> OutputParser:

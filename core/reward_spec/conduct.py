@@ -44,6 +44,9 @@ class EffortSpec(Part):
     """Weight of each further call of the same turn: they run while the user waits for the first."""
     turn: Amount = 0.0
     """Weight of the turn itself."""
+    second: Amount = 0.0
+    """Weight of a second on the critical path of tool calls, where the client tells when they ran: while several run,
+    a second counts once. The turn that reads their results pays."""
 
     @field_validator("k", "q")
     @classmethod
@@ -85,7 +88,7 @@ class ClaimSpec(Part):
     """The pattern in an answer's words that makes the claim."""
     needs: str
     """The pattern that a tool call, as `NAME ARGUMENTS`, must match to be evidence; a run (`derived.tests`, `builds`,
-    `lints`) whose result says that it failed is none."""
+    `lints`) whose result says that it failed is none, nor is any other call that says so by a verdict or at once."""
     voided_by: str | None = None
     """A later call that matches makes earlier evidence void (an edit after the tests ran)."""
 

@@ -8,7 +8,7 @@ from core.errors import ConfigError
 from core.reward_spec.part import Part
 from core.text.patterns import pattern as compiled
 
-DerivedRule = Literal["follow_up", "regenerated", "abandoned", "reverted", "tool_results", "survival"]
+DerivedRule = Literal["follow_up", "regenerated", "abandoned", "reverted", "tool_results", "failed_calls", "survival"]
 
 
 _LONGEST_NAME: Final = 64
@@ -29,12 +29,15 @@ class DerivedSpec(Part):
 
     rules: tuple[DerivedRule, ...] = ()
     """The rules that are applied."""
+    judge: Literal["pattern", "linear"] = "pattern"
+    """The judge of whether a user's next words find fault with an answer (`follow_up`): `displeased`, or a small
+    linear one that has learned from labelled follow-ups in English."""
     displeased: str = (
         r"^\W*(no|nope|wrong|stop|undo|revert)\b|\b(not what i|that'?s (not|wrong)|isn'?t (right|what)"
         r"|does ?n[o']t work|did ?n[o']t work|still (fails?|failing|broken|wrong|not)|you (broke|forgot|missed|ignored)"
         r"|try again|as i said|i (already )?(said|asked|told you))\b"
     )
-    """The pattern of what a displeased user writes next (`follow_up`)."""
+    """The pattern of what a displeased user writes next (`follow_up`, with the judge `pattern`)."""
     takes_back: str = r"\b(undo|revert|roll ?back|discard|restore)\b.{0,40}\b(that|this|it|edits?|changes?|last)\b"
     """The pattern of what a user writes who wants an edit taken back (`reverted`)."""
     repeats: float = 0.85

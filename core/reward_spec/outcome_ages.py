@@ -42,7 +42,7 @@ def _require_that_it_trains(name: str, soonest_s: float, settings: AdmissionSett
     limit_s, by = settings.max_outcome_age_s.get(name, settings.usual_max_age_s), f"max_outcome_age_s.{name}"
     if name not in settings.max_outcome_age_s:
         by = "default_max_age_s"
-    if settings.late == "kto":
+    if settings.late != "baseline":
         limit_s, by = max((limit_s, by), (settings.late_max_age_s, "late_max_age_s"))
     if soonest_s >= limit_s:
         raise ConfigError(

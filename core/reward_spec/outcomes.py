@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from core.events import Purpose
 from core.reward_spec.part import LARGEST, Number, Part, Seconds
-from core.reward_spec.roles import BLAME, NUMBERS, PRAISE, USUAL, Role
+from core.reward_spec.roles import BLAME, NUMBERS, PRAISE, TEXTS, USUAL, Role
 
 OutcomeType = Literal["boolean", "number", "text"]
 _OTHER_NAMES: Final = {"float": "number", "comment": "text", "demonstration": "text"}
@@ -76,10 +76,12 @@ class OutcomeSpec(Part):
         if role in (None, "none"):
             return
         if not self._may_be(role):
-            wanted = "number" if role in NUMBERS else "boolean or a number"
+            wanted = "text" if role in TEXTS else "number" if role in NUMBERS else "boolean or a number"
             raise ValueError(f"role {role}: it is a {wanted}, and this is a {self.type}")
-        if role == "shown" and self.type != "boolean":
+        if role in ("shown", "void") and self.type != "boolean":
             raise ValueError(f"role {role}: it is a boolean, and this is a {self.type}")
+        if role == "void" and (self.moves or self.wait_s or self.default is not None):
+            raise ValueError(f"role {role}: it takes rewards away, and has no weight, no wait and no default")
         least = self.optimize == "min"
         if role in PRAISE and (least or self.weight < 0 or self.false_weight > 0):
             raise ValueError(f"role {role}: it says that an answer is good, and the weights take it for bad")
@@ -87,7 +89,9 @@ class OutcomeSpec(Part):
             raise ValueError(f"role {role}: it says that an answer is bad, and the weights take it for good")
 
     def _may_be(self, role: str) -> bool:
-        return self.type == "number" or (self.type == "boolean" and role not in NUMBERS)
+        if self.type == "text" or role in TEXTS:
+            return self.type == "text" and role in TEXTS
+        return self.type == "number" or role not in NUMBERS
 
     def role_as(self, name: str) -> Role | None:
         """Return the role that the outcome has under that name."""
@@ -180,8 +184,9 @@ class SessionSpec(Part):
     came after it."""
     discount: float = Field(default=0.9, gt=0, le=1)
     """The factor for each later turn, with credit `discounted`."""
-    purposes: tuple[Purpose, ...] = ("turn", "suggestion")
-    """Turns of other purposes (side, summary, judge) live by their own outcomes alone."""
+    purposes: tuple[Purpose, ...] = ("turn", "suggestion", "summary")
+    """Turns of other purposes (side, judge) live by their own outcomes alone. A summary is what all later turns know of
+    the session, and shares in what became of it (SUPO, arXiv 2510.06727)."""
     end_wait_s: Seconds = 30.0
     """A session that was said to be over still waits so long for its outcomes; then its defaults apply."""
     idle_timeout_s: Seconds = Field(default=1800.0, gt=0)

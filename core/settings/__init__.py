@@ -10,33 +10,40 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from core.errors import ConfigError
 from core.section import Section
 from core.settings.archive import ArchiveSettings
 from core.settings.http.api import (
+    KEY_NAME,
     WORKLOAD_NAME,
     AdvancedApiSettings,
     ApiKey,
     ApiSettings,
     FeedbackSettings,
+    LowPrioritySettings,
     NamespaceSettings,
+    PriceSettings,
     RateLimit,
-    Scope,
     TlsSettings,
     WebSettings,
     WorkloadSettings,
 )
+from core.settings.http.audit import AuditSettings
 from core.settings.http.bodies import BodySettings
 from core.settings.http.connections import ConnectionSettings
 from core.settings.http.metrics import MetricsSettings
+from core.settings.http.quotas import Quota, QuotaSettings
+from core.settings.http.scopes import Scope
+from core.settings.http.sign_in import RoleSettings, SignInSettings
 from core.settings.ingest import IngestSettings
-from core.settings.judge import JudgedTurnSettings, JudgeRequestSettings, JudgeSettings
 from core.settings.learner import LearnerSettings
 from core.settings.learner.advantage import AdvantageSettings
 from core.settings.learner.batches import AdmissionSettings, BatchSettings, UserSettings
+from core.settings.learner.demonstrations import DemonstrationSettings
+from core.settings.learner.mixture import MixtureSettings
 from core.settings.learner.objective import CorrectionSettings, KlSettings, ObjectiveSettings
 from core.settings.learner.training import (
     JOURNAL_VERSIONS,
@@ -45,11 +52,27 @@ from core.settings.learner.training import (
     LoraSettings,
     OptimizerSettings,
 )
-from core.settings.monitors import MonitorSettings
+from core.settings.learner.words import WordsSettings
 from core.settings.names import nested, paths, place, probably_meant, refuse_former
+from core.settings.operations.alerts import AlertSettings, AlertTargetSettings
+from core.settings.operations.costs import CostSettings
+from core.settings.operations.tracing import TracingSettings
+from core.settings.policies import PolicySettings, PolicySharingSettings, PolicyTable, names_of
+from core.settings.privacy import NamespacePrivacySettings, PrivacySettings, RetentionSettings
 from core.settings.processes import ProcessSettings
-from core.settings.release import CanarySettings, EvalSettings, GateSettings, HoldbackSettings, ReleaseSettings
+from core.settings.release import (
+    CanarySettings,
+    EvalSettings,
+    GateSettings,
+    HoldbackSettings,
+    ReleaseSettings,
+    RingSettings,
+)
+from core.settings.rollouts import EpisodeSettings, RolloutRequestSettings, RolloutSettings, TaskSetSettings
 from core.settings.scoring import ScoringSettings
+from core.settings.scoring.judge import JudgedTurnSettings, JudgeRequestSettings, JudgeSettings
+from core.settings.scoring.monitors import MonitorSettings
+from core.settings.services.clusters import ClusterSettings
 from core.settings.services.kafka import (
     KafkaClientSettings,
     KafkaSecuritySettings,
@@ -75,20 +98,28 @@ NOT_SETTINGS = frozenset(
 
 __all__ = [
     "JOURNAL_VERSIONS",
+    "KEY_NAME",
     "WORKLOAD_NAME",
     "AdmissionSettings",
     "AdvancedApiSettings",
     "AdvantageSettings",
+    "AlertSettings",
+    "AlertTargetSettings",
     "ApiKey",
     "ApiSettings",
     "ArchiveSettings",
+    "AuditSettings",
     "BatchSettings",
     "BodySettings",
     "CanarySettings",
     "CheckpointSettings",
+    "ClusterSettings",
     "ComputeSettings",
     "ConnectionSettings",
     "CorrectionSettings",
+    "CostSettings",
+    "DemonstrationSettings",
+    "EpisodeSettings",
     "EvalSettings",
     "FeedbackSettings",
     "FleetSettings",
@@ -106,27 +137,45 @@ __all__ = [
     "LearnerSettings",
     "LocalEngineSettings",
     "LoraSettings",
+    "LowPrioritySettings",
     "MetricsSettings",
+    "MixtureSettings",
     "MonitorSettings",
+    "NamespacePrivacySettings",
     "NamespaceSettings",
     "ObjectiveSettings",
     "OptimizerSettings",
+    "PolicySettings",
+    "PolicySharingSettings",
     "PostgresSettings",
+    "PriceSettings",
+    "PrivacySettings",
     "ProcessSettings",
+    "Quota",
+    "QuotaSettings",
     "RateLimit",
     "RedisSettings",
     "ReleaseSettings",
+    "RetentionSettings",
+    "RingSettings",
+    "RoleSettings",
+    "RolloutRequestSettings",
+    "RolloutSettings",
     "Scope",
     "ScoringSettings",
     "ServingSettings",
     "Settings",
     "SglangSettings",
     "SglangTimeoutSettings",
+    "SignInSettings",
     "StageSettings",
+    "TaskSetSettings",
     "TlsSettings",
+    "TracingSettings",
     "UserSettings",
     "VersionSettings",
     "WebSettings",
+    "WordsSettings",
     "WorkloadSettings",
     "load_settings",
 ]
@@ -139,16 +188,34 @@ class Settings(Section):
     """The place of weights, manifests and probes: a directory, or a URL (`s3://bucket/prefix`, `gs://bucket/prefix`,
     by the extras `s3` and `gcs`); None: `blobs` in the service's directory."""
     api: ApiSettings = ApiSettings()
+    quotas: QuotaSettings = QuotaSettings()
+    """How much may be asked for in a minute and in a month."""
+    costs: CostSettings = CostSettings()
+    """What is paid for what organisations use."""
     ingest: IngestSettings = IngestSettings()
+    privacy: PrivacySettings = PrivacySettings()
+    """What of users' words is replaced before it goes anywhere, how long it is kept, and how it is erased."""
     archive: ArchiveSettings = ArchiveSettings()
+    audit: AuditSettings = AuditSettings()
+    """The trail of who read, ordered, changed or deleted what."""
+    clusters: ClusterSettings = ClusterSettings()
+    """Several clusters, of which one learns for all."""
     scoring: ScoringSettings = ScoringSettings()
     monitors: MonitorSettings = MonitorSettings()
     """The watch over signs that rewards are being gamed."""
+    alerts: AlertSettings = AlertSettings()
+    """Who is told of alarms."""
     judge: JudgeSettings = JudgeSettings()
     """Who else says how good answers are."""
     learner: LearnerSettings = LearnerSettings()
+    rollouts: RolloutSettings = RolloutSettings()
+    """Agents at work on tasks, beside the users."""
     serving: ServingSettings = ServingSettings()
     release: ReleaseSettings = ReleaseSettings()
+    policies: PolicyTable = Field(default={})
+    """Organisations with a policy of their own, by the policy's name."""
+    sharing: PolicySharingSettings = PolicySharingSettings()
+    """Who teaches the base policy."""
     kafka: KafkaSettings = KafkaSettings()
     """The log of mode `distributed`."""
     postgres: PostgresSettings = PostgresSettings()
@@ -161,11 +228,42 @@ class Settings(Section):
     """Limits for retries and restarts of stages."""
     metrics: MetricsSettings = MetricsSettings()
     """The metrics page of stages that run alone."""
+    tracing: TracingSettings = TracingSettings()
+    """Where spans of turns and versions go."""
+
+    @model_validator(mode="after")
+    def _policies_have_an_engine(self) -> Self:
+        if not self.policies or self.serving.engine == "local":
+            return self
+        if not self.learner.lora.rank:
+            raise ValueError("policies: servers of SGLang have one base for all of them: learner.lora.rank must be set")
+        needed, room = 3 * len(names_of(self.policies)) + 1, self.serving.sglang.adapters.loaded
+        if needed > room:
+            raise ValueError(
+                f"policies: all of them and the base policy need {needed} adapters, three for each "
+                f"and the given model's: serving.sglang.adapters.loaded is {room}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _hosts_may_drain(self) -> Self:
         if self.stages.end_s <= self.serving.sglang.timeouts.drain_s:
             raise ValueError("stages.end_s is not more than serving.sglang.timeouts.drain_s: hosts could not drain")
+        return self
+
+    @model_validator(mode="after")
+    def _clusters_fit(self) -> Self:
+        role = self.clusters.role
+        if role is None:
+            return self
+        if self.clusters.url is None:
+            raise ValueError("clusters.url is missing: through it clusters with a role speak to each other")
+        if self.serving.cluster == type(self.serving)().cluster:
+            raise ValueError(f"serving.cluster is {self.serving.cluster}: give each cluster a name of its own")
+        if role == "edge" and self.learner.enabled:
+            raise ValueError("learner.enabled is true: an edge learns nothing itself, since home gives the versions")
+        if role == "edge" and self.archive.enabled and self.archive.url is None:
+            raise ValueError("archive.url is missing: in `blobs`, which clusters share, home has its own archive")
         return self
 
 
@@ -204,11 +302,12 @@ def _said(error: ErrorDetails) -> str:
 
 
 def _kept_out(settings: Settings) -> Settings:
-    """Keep the eval suite of the releases out of training, unless another suite is kept out."""
-    suite, learner = settings.release.evals.suite, settings.learner
-    if suite is None or learner.admission.keep_out is not None:
+    """Keep the suite of the releases and the one that is mined out of training, unless others are kept out."""
+    learner = settings.learner
+    suites = tuple(each for each in (settings.release.evals.suite, settings.release.evals.drafts) if each is not None)
+    if not suites or learner.admission.keep_out is not None:
         return settings
-    admission = learner.admission.model_copy(update={"keep_out": suite})
+    admission = learner.admission.model_copy(update={"keep_out": tuple(dict.fromkeys(suites))})
     return settings.model_copy(update={"learner": learner.model_copy(update={"admission": admission})})
 
 

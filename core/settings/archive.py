@@ -9,7 +9,8 @@ class ArchiveSettings(Section):
     enabled: bool = False
     """Whether turns and rewards are copied from the log into Parquet files."""
     url: str | None = None
-    """The directory or URL that holds these files, under `archive/`, given like `blobs`; None: in `blobs`."""
+    """The directory or URL that holds these files, under `archive/`, given like `blobs`; None: in `blobs`.
+    An edge cluster's is its own."""
     interval_s: float = Field(default=3600.0, gt=0)
     """How often new records are copied from the log, and old ones deleted."""
     segment_bytes: int = Field(default=64 << 20, ge=1 << 16)

@@ -1,9 +1,9 @@
-"""Gate, cases, canaries, guards and orders."""
+"""Gate, cases, canaries, rings, guards and orders."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from core.section import Section
 
@@ -26,6 +26,8 @@ class EvalSettings(Section):
     """Time for all of it: for an engine to ask, for the cases, and for asking again what was lost with an engine."""
     concurrency: int = Field(default=8, ge=1)
     """Cases under way at once, of both versions together."""
+    drafts: Path | None = None
+    """The suite whose drafts people review on the console, as `onward suite mine` made it; None: there are none."""
     allow_commands: bool = False
     """Whether checkers may run commands, on the release controller's machine."""
 
@@ -50,6 +52,52 @@ class CanarySettings(Section):
     """The same in time."""
     guard_turns: int = Field(default=2000, ge=20)
     """Most turns of each side that the guards look back on."""
+    slower_times: float = Field(default=4.0, gt=1)
+    """How many times the live version's time per token it may take. More where replicas share cores: then the busier
+    one is slower whatever it serves."""
+
+
+_Name = Annotated[str, Field(min_length=1)]
+
+
+class RingSettings(Section):
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
+    """What orders, reasons and the console call it."""
+    users: dict[_Name, tuple[_Name, ...]] = Field(default={})
+    """Users in it, by their namespace, as requests name them, or as their hash, which the console shows."""
+    namespaces: tuple[_Name, ...] = ()
+    """Namespaces all of whose users are in it."""
+    share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of all other users that is in it, chosen by their hash; those of an earlier ring are among them."""
+    min_sessions: int = Field(default=20, ge=1)
+    """Fewest sessions with a decided reward in it before a version goes on."""
+    min_duration_s: float = Field(default=600.0, ge=0)
+    """Least time in it before a version goes on."""
+
+    @property
+    def places(self) -> frozenset[str]:
+        """The namespaces that it names, whole or for some of their users."""
+        return frozenset((*self.namespaces, *self.users))
+
+
+def _in_order(rings: tuple[RingSettings, ...]) -> tuple[RingSettings, ...]:
+    """Return the rings as they are. Raises ValueError naming the ring that adds nobody, or has another's name."""
+    names: set[str] = set()
+    largest = 0.0
+    for ring in rings:
+        if ring.name in names:
+            raise ValueError(f"{ring.name}: two rings have this name")
+        if 0 < ring.share <= largest:
+            raise ValueError(f"{ring.name}.share: {ring.share} is no more than the {largest} of a ring before it")
+        if not (ring.share or ring.namespaces or any(ring.users.values())):
+            raise ValueError(f"{ring.name}: say who is in it: users, namespaces or a share (all come last anyway)")
+        names.add(ring.name)
+        largest = max(largest, ring.share)
+    return rings
+
+
+Rings = Annotated[tuple[RingSettings, ...], AfterValidator(_in_order)]
+"""The rings of a policy, from the first to try a version to the last before everybody."""
 
 
 class HoldbackSettings(Section):
@@ -72,5 +120,13 @@ class ReleaseSettings(Section):
     """Eval cases that a version must pass before a canary, or before it serves all."""
     canary: CanarySettings = CanarySettings()
     """The trial of a version on some users before it serves all."""
+    rings: Rings = ()
+    """Instead of one share: the users who try a version first, those who try it next, and so on, before all."""
     holdback: HoldbackSettings = HoldbackSettings()
     """Users that stay on the first version."""
+
+    @model_validator(mode="after")
+    def _rings_may_run(self) -> Self:
+        if self.rings and self.canary.enabled == "off":
+            raise ValueError('rings: each is a canary, which canary.enabled = "off" forbids')
+        return self

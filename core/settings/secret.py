@@ -9,10 +9,35 @@ if TYPE_CHECKING:
     from core.settings import Settings
 
 NAMES: Final = frozenset(
-    {"api.keys", "api.user_hash_key", "judge.api_key", "kafka.security.sasl_password", "serving.sglang.admin_key"}
+    {
+        "alerts.targets",
+        "api.keys",
+        "api.sign_in.client_secret",
+        "api.sign_in.session_key",
+        "api.user_hash_key",
+        "audit.key",
+        "judge.api_key",
+        "kafka.security.sasl_password",
+        "rollouts.requests.api_key",
+        "serving.sglang.admin_key",
+        "tracing.token",
+    }
 )
 """All of what they say is secret."""
-URLS: Final = frozenset({"postgres.url", "redis.url", "blobs", "archive.url", "judge.base_url", "serving.sglang.urls"})
+URLS: Final = frozenset(
+    {
+        "postgres.url",
+        "api.sign_in.public_url",
+        "redis.url",
+        "blobs",
+        "archive.url",
+        "clusters.url",
+        "judge.base_url",
+        "rollouts.requests.base_url",
+        "serving.sglang.urls",
+        "tracing.url",
+    }
+)
 """Settings in which only a password, where there is one, is secret."""
 
 
@@ -43,5 +68,9 @@ def _value(settings: Any, name: str) -> Any:
 def _texts(value: Any) -> Iterator[str]:
     if value is None:
         return
+    if isinstance(value, dict):  # targets of alerts: an address may be as good as a password
+        value = tuple(text for each in value.values() for text in (each.url, each.secret, each.token))
     for each in value if isinstance(value, tuple) else (value,):
-        yield str(getattr(each, "key", each))
+        text = getattr(each, "key", each)
+        if text:  # a key may be known by its hash alone, and other secrets may not be set
+            yield str(text)

@@ -25,13 +25,29 @@ class SglangTimeoutSettings(Section):
     start_s: float = Field(default=300.0, gt=0)
     """How long a server may take to start."""
     drain_s: float = Field(default=20.0, ge=0)
-    """How long a host that is stopped waits for requests under way."""
+    """How long a host that is stopped waits for requests under way, and how long a busy server keeps an adapter that no
+    longer serves."""
     silence_s: float = Field(default=60.0, gt=0)
-    """How long a request may get nothing from its server before it counts as lost."""
+    """How long a request may get nothing from its server before it counts as lost. One of low priority, which others
+    pass, may for as long as its server is well."""
     health_every_s: float = Field(default=5.0, gt=0)
     """How often a server must show that it still generates."""
     health_s: float = Field(default=10.0, gt=0)
     """How long it has for that."""
+
+
+class SglangAdapterSettings(Section):
+    """Versions on a server with organisations (`[policies.NAME]`): the given model once, and adapters beside it.
+
+    They are of `learner.lora.rank` and `learner.lora.targets`."""
+
+    together: int = Field(default=8, ge=2)
+    """Most adapters in one pass, that of the given model among them (--max-loras-per-batch). Each takes memory
+    beside the weights. Requests for further ones wait: after a second, one of those in the pass gets no new requests
+    and makes room once its last is done."""
+    loaded: int = Field(default=100, ge=7)
+    """Most adapters in the server's ordinary memory. Each policy needs three: the one that serves, the one before it,
+    for a rollback, and the next; the given model needs one. More policies than that allows are refused."""
 
 
 class SglangSettings(Section):
@@ -41,6 +57,8 @@ class SglangSettings(Section):
     """Servers that `onward run` starts, each beside its host; 0: hosts are started with `onward serve`."""
     urls: tuple[str, ...] = ()
     """Servers that run already: `onward run` starts a host beside each of these instead."""
+    llguidance: str = ""
+    """The version of llguidance beside servers that run already, which they do not tell; "": unknown."""
     device: Literal["cpu", "cuda"] = "cpu"
     """The kind of hardware that the servers compute on."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -49,6 +67,8 @@ class SglangSettings(Section):
     """More arguments for the servers, as SGLang's own command line takes them."""
     admin_key: str | None = Field(default=None, repr=False)
     """Their --admin-api-key."""
+    adapters: SglangAdapterSettings = SglangAdapterSettings()
+    """The versions of organisations on one server."""
     timeouts: SglangTimeoutSettings = SglangTimeoutSettings()
     """Time limits."""
 
@@ -90,6 +110,9 @@ class FleetSettings(Section):
     """How long a request waits for an engine while none serves, or the one that had it is lost before a token."""
     heartbeat_timeout_s: float = Field(default=5.0, gt=0)
     """A replica without a heartbeat for this long is gone: it gets no requests, and nothing waits for it."""
+    low_priority: int = Field(default=16, ge=1)
+    """Most requests of low priority that one process has under way on one engine; others of them wait. The engine
+    pauses them for whoever else comes, but until then they compute in the same steps."""
 
 
 class ServingSettings(Section):

@@ -1,8 +1,11 @@
 """Replicas with their statuses and targets, experiments, and operators' orders."""
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+import msgspec
+from sqlalchemy import Row, delete, insert, select, update
 
 from core import codec
 from core.clock import from_micros, to_micros
@@ -22,28 +25,72 @@ _decode_switches = codec.decoder(Switches).decode
 class FleetReader(Repository):
     """Replicas: their statuses, as their hosts report them, and their targets, as the release controller sets them."""
 
-    def statuses(self, cluster: str) -> list[ReplicaStatus]:
+    def statuses(self, cluster: str, policy: PolicyName = BASE) -> list[ReplicaStatus]:
         """Return the statuses by name, those of replicas that are gone too: their heartbeats tell."""
         table = tables.replicas
-        rows = self._connection.execute(select(table.c.record).where(table.c.cluster == cluster).order_by(table.c.name))
-        return [_decode_status(row.record) for row in rows]
+        chosen = table.c.cluster == cluster, table.c.policy == policy
+        rows = self._connection.execute(
+            select(table.c.record, table.c.heartbeat_at).where(*chosen).order_by(table.c.name)
+        )
+        return [_status(row.record, row.heartbeat_at) for row in rows]
 
-    def target(self, name: str) -> ReplicaTarget | None:
+    def target(self, name: str, policy: PolicyName = BASE) -> ReplicaTarget | None:
         table = tables.replica_targets
-        record = self._connection.execute(select(table.c.record).where(table.c.name == name)).scalar()
+        chosen = table.c.name == name, table.c.policy == policy
+        record = self._connection.execute(select(table.c.record).where(*chosen)).scalar()
         return None if record is None else _decode_target(record)
 
-    def targets(self, cluster: str) -> dict[str, ReplicaTarget]:
+    def targets_of(self, name: str) -> dict[PolicyName, ReplicaTarget]:
+        """Return a replica's targets, by policy."""
         table = tables.replica_targets
-        rows = self._connection.execute(select(table.c.record).where(table.c.cluster == cluster).order_by(table.c.name))
+        rows = self._connection.execute(select(table.c.record).where(table.c.name == name))
+        targets = (_decode_target(row.record) for row in rows)
+        return {target.serve.policy: target for target in targets}
+
+    def targets(self, cluster: str, policy: PolicyName = BASE) -> dict[str, ReplicaTarget]:
+        table = tables.replica_targets
+        chosen = table.c.cluster == cluster, table.c.policy == policy
+        rows = self._connection.execute(select(table.c.record).where(*chosen).order_by(table.c.name))
         targets = (_decode_target(row.record) for row in rows)
         return {target.name: target for target in targets}
+
+    def signs(
+        self, cluster: str, oldest_heartbeat: datetime, policies: Sequence[PolicyName]
+    ) -> dict[PolicyName, object]:
+        """Return, for each policy, what differs when a decision on its releases may: equal signs, equal affairs.
+
+        It is one look at all policies together; of what stands in the store beside, orders tell when it changes."""
+        replicas, targets, versions = tables.replicas, tables.replica_targets, tables.policies
+        there = replicas.c.heartbeat_at >= to_micros(oldest_heartbeat)
+        queries = (
+            select(replicas.c.policy, replicas.c.name, replicas.c.record, there).where(replicas.c.cluster == cluster),
+            select(targets.c.policy, targets.c.name, targets.c.record).where(targets.c.cluster == cluster),
+            select(versions.c.policy, versions.c.version, versions.c.state).where(
+                versions.c.policy.in_(policies), versions.c.state.in_(("candidate", "canary", "live"))
+            ),
+            select(tables.orders.c.policy, tables.orders.c.order_id).where(
+                tables.orders.c.cluster == cluster, tables.orders.c.done_at.is_(None)
+            ),
+        )
+        alarms = self._connection.execute(
+            select(tables.alarms.c.alarm_id, tables.alarms.c.acknowledged_at).where(tables.IS_OPEN)
+        )
+        of_all = tuple(tuple(row) for row in alarms)
+        found: dict[PolicyName, list[object]] = {}
+        for query in queries:
+            for row in self._connection.execute(query):
+                found.setdefault(PolicyName(row[0]), [of_all]).append(tuple(row)[1:])
+        return {policy: tuple(rows) for policy, rows in found.items()}
 
     def switches(self, cluster: str, policy: PolicyName = BASE) -> Switches:
         table = tables.switches
         chosen = table.c.cluster == cluster, table.c.policy == policy
         record = self._connection.execute(select(table.c.record).where(*chosen)).scalar()
         return Switches() if record is None else _decode_switches(record)
+
+
+def _status(record: bytes, heartbeat_at: int) -> ReplicaStatus:
+    return msgspec.structs.replace(_decode_status(record), heartbeat_at=from_micros(heartbeat_at))
 
 
 class Fleet(FleetReader):
@@ -53,6 +100,7 @@ class Fleet(FleetReader):
         """Store a replica's status; `is_news` says that more of it has changed than its heartbeat."""
         row = {
             "name": status.name,
+            "policy": status.policy,
             "cluster": status.cluster,
             "heartbeat_at": to_micros(status.heartbeat_at),
             "record": _encode(status),
@@ -61,13 +109,25 @@ class Fleet(FleetReader):
         if is_news:
             self._wake_watchers()
 
+    def beat(self, name: str, now: datetime) -> int:
+        """Note that a replica's host is there, and return for how many policies its statuses are stored."""
+        table = tables.replicas
+        beating = update(table).where(table.c.name == name).values(heartbeat_at=to_micros(now))
+        return self._connection.execute(beating).rowcount
+
     def forget(self, name: str) -> None:
+        """Forget a replica, with its targets, whatever policies it served."""
         self._connection.execute(delete(tables.replicas).where(tables.replicas.c.name == name))
         self._connection.execute(delete(tables.replica_targets).where(tables.replica_targets.c.name == name))
         self._wake_watchers()
 
     def put_target(self, cluster: str, target: ReplicaTarget) -> None:
-        row = {"name": target.name, "cluster": cluster, "record": _encode(target)}
+        row = {
+            "name": target.name,
+            "policy": target.serve.policy,
+            "cluster": cluster,
+            "record": _encode(target),
+        }
         upsert(self._connection, tables.replica_targets, [row])
         self._wake_watchers()
 
@@ -174,8 +234,8 @@ class Orders(OrdersReader):
         )
 
 
-def _order(row: object) -> Order:
-    values = row._mapping  # type: ignore[attr-defined]  # SQLAlchemy's public way to a row's columns
+def _order(row: Row[Any]) -> Order:
+    values = row._mapping  # SQLAlchemy's public way to a row's columns
     return Order(
         order_id=values["order_id"],
         kind=values["kind"],

@@ -3,7 +3,7 @@
 A version's key is its policy and its number; queries for one of several versions look among those of one policy."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Column, ColumnElement, Table, and_, func, insert, literal, select, update
@@ -15,10 +15,13 @@ from core.ids import BASE, PolicyName, PolicyRef, Version
 from core.store.database import tables
 from core.store.database.locks import Lock, hold
 from core.store.database.repository import Repository
+from core.store.database.statements import insert_new
 
 _encode = codec.encoder().encode
 _decode = codec.decoder(PolicyVersion).decode
 _FIRST = Version(1)
+UNOFFERED: Final = "unoffered"
+"""The state of a published version that is no candidate: it was made on the way to another."""
 _OF_LINEAGE = ("policy", "version", "parent", "parent_policy", "state")
 
 
@@ -66,6 +69,19 @@ class PoliciesReader(Repository):
         query = select(table.c.policy, table.c.version).where(table.c.policy == policy).order_by(table.c.version)
         return [_ref(row) for row in self._connection.execute(query)]
 
+    def allocated(self, since: datetime, policy: PolicyName = BASE) -> list[PolicyRef]:
+        """Return the versions whose numbers were allocated since then, and which are not published yet."""
+        table = tables.policies
+        chosen = table.c.policy == policy, table.c.state == "allocated", table.c.created_at >= to_micros(since)
+        query = select(table.c.policy, table.c.version).where(*chosen).order_by(table.c.version)
+        return [_ref(row) for row in self._connection.execute(query)]
+
+    def names(self) -> list[PolicyName]:
+        """Return the policies that have a version."""
+        table = tables.policies
+        rows = self._connection.execute(select(table.c.policy).distinct().order_by(table.c.policy))
+        return [PolicyName(row.policy) for row in rows]
+
     def first(self, policy: PolicyName = BASE) -> PolicyRef:
         """Return the anchor's version."""
         table = tables.policies
@@ -90,7 +106,9 @@ class PoliciesReader(Repository):
         return [(_ref(row), row.state) for row in rows]
 
     def state_of(self, version: PolicyRef) -> str | None:
-        """Return a version's ReleaseState, `allocated` while it is only a number, None if it is unknown."""
+        """Return a version's ReleaseState, `allocated` while it is only a number, None if it is unknown.
+
+        A step on the way to another version is `unoffered`."""
         table = tables.policies
         return self._connection.execute(select(table.c.state).where(_is(table, version))).scalar()
 
@@ -124,15 +142,45 @@ class Policies(PoliciesReader):
         self._connection.execute(insert(tables.policies).values(**values, state="allocated"))
         return version
 
-    def put(self, policy: PolicyVersion) -> None:
-        """Publish an allocated version. Publishing it again with the same content changes nothing."""
+    def put(self, policy: PolicyVersion, *, offered: bool = True) -> bool:
+        """Publish an allocated version, and return True. Publishing it again with the same content changes nothing.
+
+        One that is not `offered` is a step on the way to another: it is no candidate, and nothing can release it."""
         table, parent = tables.policies, policy.parent
-        values: dict[str, Any] = {"state": "candidate", "digest": policy.digest, "record": _encode(policy)}
+        state = "candidate" if offered else UNOFFERED
+        values: dict[str, Any] = {"state": state, "digest": policy.digest, "record": _encode(policy)}
         if parent is not None:
             values |= {"parent": parent.version, "parent_policy": parent.policy}
         is_allocated = _is(table, policy.version), table.c.record.is_(None)
-        self._connection.execute(update(table).where(*is_allocated).values(values))
+        is_new = self._connection.execute(update(table).where(*is_allocated).values(values)).rowcount > 0
         self._wake_watchers()
+        return is_new
+
+    def adopt(self, policy: PolicyVersion) -> bool:
+        """Publish, as a candidate, a version that another cluster made under its own number.
+
+        Return False, and change nothing, where the number is known."""
+        table, version, parent = tables.policies, policy.version, policy.parent
+        row = {
+            "policy": version.policy,
+            "version": version.version,
+            "state": "candidate",
+            "digest": policy.digest,
+            "parent": None if parent is None else parent.version,
+            "parent_policy": BASE if parent is None else parent.policy,
+            "created_at": to_micros(policy.created_at),
+            "record": _encode(policy),
+        }
+        is_new = insert_new(self._connection, table, [row]) > 0
+        self._wake_watchers()
+        return is_new
+
+    def offer(self, version: PolicyRef) -> bool:
+        """Make a published version a candidate that was none; return whether that was done."""
+        table = tables.policies
+        chosen = update(table).where(_is(table, version), table.c.state == UNOFFERED).values(state="candidate")
+        self._wake_watchers()
+        return self._connection.execute(chosen).rowcount > 0
 
     def put_verdict(self, version: PolicyRef, verdict: GateVerdict) -> None:
         """Set a published version's verdict, in place of any earlier one."""
@@ -168,6 +216,12 @@ class ReleasesReader(Repository):
         row = self._connection.execute(steps.order_by(table.c.sequence.desc()).limit(1)).first()
         return None if row is None else _ref(row)
 
+    def last_live(self, cluster: str, policy: PolicyName, count: int) -> list[PolicyRef]:
+        """Return the versions of the last releases that made one live, the live one first."""
+        table = tables.releases
+        steps = select(table.c.policy, table.c.version).where(*_went_live(cluster, policy))
+        return [_ref(row) for row in self._connection.execute(steps.order_by(table.c.sequence.desc()).limit(count))]
+
     def live_since(self, cluster: str, policy: PolicyName = BASE) -> datetime | None:
         """Return when the live version last went live."""
         table = tables.releases
@@ -175,9 +229,12 @@ class ReleasesReader(Repository):
         found = self._connection.execute(steps.order_by(table.c.sequence.desc()).limit(1)).scalar()
         return None if found is None else from_micros(found)
 
-    def last_sequence(self) -> int:
-        """Return the newest release's sequence, 0 when there is none."""
-        return self._connection.execute(select(func.max(tables.releases.c.sequence))).scalar() or 0
+    def last_sequence(self, policy: PolicyName | None = None) -> int:
+        """Return the newest release's sequence, of one policy or of all; 0 when there is none."""
+        query = select(func.max(tables.releases.c.sequence))
+        if policy is not None:
+            query = query.where(tables.releases.c.policy == policy)
+        return self._connection.execute(query).scalar() or 0
 
     def last_in_state(self, cluster: str, state: str, policy: PolicyName = BASE) -> PolicyRef | None:
         """Return the version, of those now in `state`, whose last release is the newest."""
@@ -192,12 +249,13 @@ class ReleasesReader(Repository):
         ).first()
         return None if row is None else _ref(row)
 
-    def after(self, after_sequence: int, limit: int) -> list[tuple[int, Release]]:
-        """Return (sequence, release) pairs after a sequence, in order."""
+    def after(self, after_sequence: int, limit: int, policy: PolicyName | None = None) -> list[tuple[int, Release]]:
+        """Return (sequence, release) pairs after a sequence, in order; of one policy, or for None of all."""
         table = tables.releases
-        rows = self._connection.execute(
-            select(table).where(table.c.sequence > after_sequence).order_by(table.c.sequence).limit(limit)
-        )
+        chosen = select(table).where(table.c.sequence > after_sequence)
+        if policy is not None:
+            chosen = chosen.where(table.c.policy == policy)
+        rows = self._connection.execute(chosen.order_by(table.c.sequence).limit(limit))
         return [
             (
                 row.sequence,

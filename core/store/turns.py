@@ -1,23 +1,45 @@
 """Turns and outcomes as they were logged."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import groupby, islice, zip_longest
 
-from sqlalchemy import select
+import msgspec
+from sqlalchemy import and_, func, select, tuple_
 
 from core import codec
 from core.clock import to_micros
-from core.events import Completion, Outcome
+from core.events import Completion, Outcome, Purpose
 from core.ids import BASE, InferenceId, Namespace, OutcomeId, SessionId, UserHash
 from core.store.database import tables
 from core.store.database.repository import Repository
-from core.store.database.statements import insert_new
+from core.store.database.statements import Among, insert_new
 
 _encode = codec.encoder().encode
 _decode_turn = codec.decoder(Completion).decode
+
+
+class _MadeCall(msgspec.Struct, frozen=True):
+    id: str
+
+
+class SaidTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a turn by which somebody's event may know it: read from its record, of which the rest is skipped."""
+
+    inference_id: InferenceId
+    session_id: SessionId
+    received_at: datetime
+    purpose: Purpose
+    user_id: UserHash | None = None
+    key_id: str | None = None
+    text: str = ""
+    tool_calls: tuple[_MadeCall, ...] = ()
+
+
+_decode_said = codec.decoder(SaidTurn).decode
 _decode_outcome = codec.decoder(Outcome).decode
+_KNOWN = select(tables.turns.c.inference_id).where(Among(tables.turns.c.inference_id))
 _NEWEST_OF_EACH = 16  # turns looked at for one that is asked for
 
 
@@ -34,18 +56,15 @@ def outcome_digest(outcome: Outcome) -> str:
         outcome.supersedes,
         outcome.withdrawn,
         sorted(outcome.tags.items()),
+        *(() if outcome.learn else ("not to be learned from",)),
     )
     return hashlib.blake2b(_encode(said), digest_size=16).hexdigest()
 
 
-def _first_id(at: datetime) -> str:
+def first_id(at: datetime) -> str:
     """Return what no inference id of that millisecond comes before: they are UUIDs of version 7 (RFC 9562)."""
     digits = f"{max(0, to_micros(at) // 1000):012x}"
     return f"{digits[:8]}-{digits[8:12]}"
-
-
-def _past(at: datetime) -> str:
-    return _first_id(at + timedelta(milliseconds=1))
 
 
 def _turn_row(turn: Completion) -> dict[str, object]:
@@ -125,18 +144,30 @@ class TurnsReader(Repository):
         ).scalar()
         return None if record is None else _decode_turn(record)
 
-    def recent(self, namespace: Namespace, after: datetime, until: datetime, limit: int) -> list[Completion]:
-        """Return the newest turns of a namespace that began in [after, until], newest first, at most `limit`."""
+    def said_since(
+        self,
+        namespace: Namespace,
+        after: datetime,
+        limit: int,
+        session_id: SessionId | None = None,
+    ) -> list[SaidTurn]:
+        """Return the turns of a namespace, or of its session, whose ids were made since then: the newest come first.
+
+        They are at most `limit`. No turn that was received since then has an older id."""
+        known = tables.turns.c
+        query = select(known.record).where(known.namespace == namespace, known.inference_id >= first_id(after))
+        if session_id is not None:
+            query = query.where(known.session_id == session_id)
+        rows = self._connection.execute(query.order_by(known.inference_id.desc()).limit(limit))  # begins with the time
+        return [_decode_said(row.record) for row in rows]
+
+    def which_of(self, namespace: Namespace, inference_ids: Collection[InferenceId]) -> set[InferenceId]:
+        """Return those of the given turns that the namespace has."""
         known = tables.turns.c
         rows = self._connection.execute(
-            select(known.record)
-            .where(
-                known.namespace == namespace, known.inference_id >= _first_id(after), known.inference_id < _past(until)
-            )
-            .order_by(known.inference_id.desc())  # which begins with the time
-            .limit(limit)
+            select(known.inference_id).where(known.inference_id.in_(inference_ids), known.namespace == namespace)
         )
-        return [_decode_turn(row.record) for row in rows]
+        return {InferenceId(row.inference_id) for row in rows}
 
     def of_session(self, namespace: Namespace, session_id: SessionId) -> list[Completion]:
         table = tables.turns
@@ -146,6 +177,27 @@ class TurnsReader(Repository):
             .order_by(table.c.turn_index, table.c.received_at, table.c.inference_id)
         )
         return [_decode_turn(row.record) for row in rows]
+
+    def following(self, turn: Completion) -> list[Completion]:
+        """Return the turns that continue one, the first first: several where its session branches there."""
+        table = tables.turns
+        rows = self._connection.execute(
+            select(table.c.record)
+            .where(table.c.namespace == turn.namespace, table.c.session_id == turn.session_id)
+            .where(table.c.parent_id == turn.inference_id)
+            .order_by(table.c.turn_index, table.c.received_at, table.c.inference_id)
+        )
+        return [_decode_turn(row.record) for row in rows]
+
+    def count(self) -> int:
+        return self._connection.execute(select(func.count()).select_from(tables.turns)).scalar_one()
+
+    def in_order(self) -> Iterator[Completion]:
+        """Iterate over all turns in the order of their ids, which begin with the time."""
+        known = tables.turns.c
+        query = select(known.record).order_by(known.inference_id).execution_options(yield_per=1000)
+        for row in self._connection.execute(query):
+            yield _decode_turn(row.record)
 
     def sessions(self) -> Iterator[tuple[Namespace, SessionId]]:
         """Iterate over the sessions of all turns, each once, in order."""
@@ -172,6 +224,13 @@ class TurnsReader(Repository):
             self._connection.execute(select(table.c.inference_id).where(*in_session, others).limit(1)).first()
             is not None
         )
+
+    def users_of(self, namespace: Namespace, session_id: SessionId) -> list[UserHash | None] | None:
+        """Return whose turns a session has, None for nobody's; None if it has no turn."""
+        known = tables.turns.c
+        mine = known.namespace == namespace, known.session_id == session_id
+        rows = self._connection.execute(select(known.user_id).where(*mine).distinct().order_by(known.user_id)).all()
+        return [row.user_id for row in rows] or None
 
     def find_transcript(
         self, namespace: Namespace, digests: Sequence[str], session_id: SessionId | None = None
@@ -210,6 +269,12 @@ class TurnsReader(Repository):
 class Turns(TurnsReader):
     """The turns, each written once, by the writer alone."""
 
+    def known(self, inference_ids: Collection[InferenceId]) -> set[InferenceId]:
+        """Return those of the given turns that are in the store."""
+        if not inference_ids:
+            return set()
+        return set(self._connection.execute(_KNOWN, {"values": list(inference_ids)}).scalars())
+
     def put(self, turns: Sequence[Completion]) -> int:
         """Store turns, and return how many were new."""
         return insert_new(self._connection, tables.turns, [_turn_row(turn) for turn in turns])
@@ -228,6 +293,14 @@ class OutcomesReader(Repository):
         ).first()
         return None if row is None else (_decode_outcome(row.record), row.content_digest)
 
+    def which_of(self, namespace: Namespace, outcome_ids: Collection[OutcomeId]) -> set[OutcomeId]:
+        """Return those of the given outcomes that the namespace has."""
+        known = tables.outcomes.c
+        rows = self._connection.execute(
+            select(known.outcome_id).where(known.namespace == namespace, known.outcome_id.in_(outcome_ids))
+        )
+        return {OutcomeId(row.outcome_id) for row in rows}
+
     def successor(self, namespace: Namespace, outcome_id: OutcomeId) -> Outcome | None:
         """Return the latest outcome that supersedes the given one."""
         table = tables.outcomes
@@ -240,9 +313,16 @@ class OutcomesReader(Repository):
         return None if record is None else _decode_outcome(record)
 
     def of_turns(self, inference_ids: Sequence[InferenceId]) -> list[Outcome]:
-        table = tables.outcomes
+        """Return what was said of turns in their own namespace.
+
+        Another namespace may have named a turn while nobody could tell it that it has no such turn."""
+        table, turns = tables.outcomes, tables.turns
+        of_its_own = and_(turns.c.inference_id == table.c.inference_id, turns.c.namespace == table.c.namespace)
         rows = self._connection.execute(
-            select(table.c.record).where(table.c.inference_id.in_(list(inference_ids))).order_by(table.c.received_at)
+            select(table.c.record)
+            .join(turns, of_its_own)
+            .where(table.c.inference_id.in_(list(inference_ids)))
+            .order_by(table.c.received_at)
         )
         return [_decode_outcome(row.record) for row in rows]
 
@@ -258,14 +338,17 @@ class OutcomesReader(Repository):
     def of_judged_turns(self, name: str) -> Iterator[list[Outcome]]:
         """Iterate over the turns that have an outcome of that name, and yield all outcomes of each."""
         table = tables.outcomes
-        judged = select(table.c.inference_id).where(table.c.name == name, table.c.inference_id.is_not(None))
+        of = tuple_(table.c.namespace, table.c.inference_id)
+        judged = select(table.c.namespace, table.c.inference_id).where(
+            table.c.name == name, table.c.inference_id.is_not(None)
+        )
         query = (
-            select(table.c.inference_id, table.c.record)
-            .where(table.c.inference_id.in_(judged))
-            .order_by(table.c.inference_id)
+            select(table.c.namespace, table.c.inference_id, table.c.record)
+            .where(of.in_(judged))
+            .order_by(table.c.namespace, table.c.inference_id)
             .execution_options(yield_per=1000)
         )
-        for _, rows in groupby(self._connection.execute(query), key=lambda row: row.inference_id):
+        for _, rows in groupby(self._connection.execute(query), key=lambda row: row[:2]):
             yield [_decode_outcome(row.record) for row in rows]
 
 

@@ -5,15 +5,28 @@ they write is committed together or not at all. docs/architecture.md says who wr
 
 from sqlalchemy import Connection
 
+from core.store.accounts.audit import Audit, AuditReader
+from core.store.accounts.keys import Keys, KeysReader
+from core.store.accounts.spending import Spending, SpendingReader
 from core.store.alarms import Alarms, AlarmsReader, References, ReferencesReader
 from core.store.archived import Archive, ArchiveReader
+from core.store.consent.consents import Consents, ConsentsReader
 from core.store.dead_letters import DeadLetters, DeadLettersReader
+from core.store.erasure.exports import Exports, ExportsReader
+from core.store.erasure.keys import SessionKeys, SessionKeysReader
+from core.store.erasure.orders import Erasures, ErasuresReader
+from core.store.erasure.policy_rows import PolicyRows
+from core.store.erasure.sweep import Sweeps, SweepsReader
+from core.store.erasure.words import WordsReader
+from core.store.exclusions import Exclusions, ExclusionsReader
 from core.store.fleet import Experiments, ExperimentsReader, Fleet, FleetReader, Orders, OrdersReader
 from core.store.leases import Leases
 from core.store.ledger import Ledger, LedgerReader
 from core.store.newest.curves import Curves
 from core.store.newest.recent import Recent
 from core.store.offsets import Offsets, OffsetsReader
+from core.store.operators.alerts import Alerts, AlertsReader
+from core.store.operators.costs import Costs, CostsReader
 from core.store.policies import Policies, PoliciesReader, Releases, ReleasesReader
 from core.store.rewards import Rewards, RewardsReader
 from core.store.turns import Outcomes, OutcomesReader, Turns, TurnsReader
@@ -24,11 +37,19 @@ class View:
 
     def __init__(self, connection: Connection) -> None:
         self.alarms = AlarmsReader(connection)
+        self.told = AlertsReader(connection)
         self.archived = ArchiveReader(connection)
+        self.audit = AuditReader(connection)
+        self.consents = ConsentsReader(connection)
+        self.costs = CostsReader(connection)
         self.curves = Curves(connection)
         self.dead_letters = DeadLettersReader(connection)
+        self.erasures = ErasuresReader(connection)
+        self.exclusions = ExclusionsReader(connection)
         self.experiments = ExperimentsReader(connection)
+        self.exports = ExportsReader(connection)
         self.fleet = FleetReader(connection)
+        self.keys = KeysReader(connection)
         self.ledger = LedgerReader(connection)
         self.offsets = OffsetsReader(connection)
         self.orders = OrdersReader(connection)
@@ -38,42 +59,70 @@ class View:
         self.references = ReferencesReader(connection)
         self.releases = ReleasesReader(connection)
         self.rewards = RewardsReader(connection)
+        self.spending = SpendingReader(connection)
+        self.session_keys = SessionKeysReader(connection)
+        self.sweeps = SweepsReader(connection)
         self.turns = TurnsReader(connection)
+        self.words = WordsReader(connection)
 
 
 class Work(View):
     """A unit of work: all that is written commits together when the unit is left, or none of it does."""
 
     alarms: Alarms
+    told: Alerts
     archived: Archive
+    audit: Audit
+    consents: Consents
+    costs: Costs
     dead_letters: DeadLetters
+    erasures: Erasures
+    exclusions: Exclusions
     experiments: Experiments
+    exports: Exports
     fleet: Fleet
+    keys: Keys
     leases: Leases
     ledger: Ledger
     offsets: Offsets
     orders: Orders
     outcomes: Outcomes
     policies: Policies
+    policy_rows: PolicyRows
     references: References
     releases: Releases
     rewards: Rewards
+    spending: Spending
+    session_keys: SessionKeys
+    sweeps: Sweeps
     turns: Turns
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.alarms = Alarms(connection)
+        self.told = Alerts(connection)
         self.archived = Archive(connection)
+        self.audit = Audit(connection)
+        self.consents = Consents(connection)
+        self.costs = Costs(connection)
         self.dead_letters = DeadLetters(connection)
+        self.erasures = Erasures(connection)
+        self.exclusions = Exclusions(connection)
         self.experiments = Experiments(connection)
+        self.exports = Exports(connection)
         self.fleet = Fleet(connection)
+        self.keys = Keys(connection)
         self.leases = Leases(connection)
         self.ledger = Ledger(connection)
         self.offsets = Offsets(connection)
         self.orders = Orders(connection)
         self.outcomes = Outcomes(connection)
         self.policies = Policies(connection)
+        self.policy_rows = PolicyRows(connection)
         self.references = References(connection)
         self.releases = Releases(connection)
         self.rewards = Rewards(connection)
+        self.spending = Spending(connection)
+        self.session_keys = SessionKeys(connection)
+        self.sweeps = Sweeps(connection)
         self.turns = Turns(connection)

@@ -7,7 +7,7 @@ boundary are of ASCII."""
 from functools import lru_cache
 from typing import Any, Final
 
-import re2  # type: ignore[import-untyped]
+import re2
 
 from core.errors import ConfigError
 
@@ -34,6 +34,10 @@ class Pattern:
     def search(self, text: str) -> str | None:
         """Return the first part that matches."""
         return _found(self._compiled.search(_clean(text)))
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return where each part that matches stands, in characters [start, end)."""
+        return [found.span() for found in self._compiled.finditer(_clean(text))]
 
     def is_in(self, text: str) -> bool:
         return self._compiled.search(_clean(text)) is not None

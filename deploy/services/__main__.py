@@ -1,13 +1,13 @@
 """The command line of the services: `python -m deploy.services up|down|status|fresh|pin [--no-fsync] [DIR]`.
 
-`fresh` makes room for one more service among those that run, and prints its settings; `pin` trusts Kafka's jars as
+`fresh` makes room for one more service among those that run, and prints its settings; `pin` trusts the jars as
 Maven Central gives them now."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from deploy.services import jars
+from deploy.services.maven import KAFKA, S3PROXY
 from deploy.services.server import ServiceError
 from deploy.services.stack import DEFAULT, Stack
 
@@ -23,7 +23,8 @@ def main() -> int:
     stack = Stack(arguments.directory, fsync=not arguments.no_fsync)
     try:
         if arguments.action == "pin":
-            jars.pin()
+            for jars in (KAFKA, S3PROXY):
+                jars.pin()
         elif arguments.action == "up":
             stack.up()
             print((stack.directory / "services.env").read_text(), end="")

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from deploy.services import jars
+from deploy.services.maven import KAFKA
 from deploy.services.programs import path_of
 from deploy.services.server import Server, ServiceError, spawn
 
@@ -34,7 +34,7 @@ class Broker(Server):
         self._properties = dict(properties or {})
 
     def prepare(self) -> None:
-        jars.fetch()
+        KAFKA.fetch()
         lines = {**_FIXED, **self._addresses(), "log.dirs": str(self._data), **self._properties}
         self._file.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         if not (self._data / "meta.properties").exists():
@@ -88,7 +88,13 @@ def _cluster_id() -> str:
 
 def _java(level: str) -> list[str]:
     memory = ["-Xmx512m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    return [path_of("java"), *memory, f"-Dorg.slf4j.simpleLogger.defaultLogLevel={level}", "-cp", f"{jars.JARS}/*"]
+    return [
+        path_of("java"),
+        *memory,
+        f"-Dorg.slf4j.simpleLogger.defaultLogLevel={level}",
+        "-cp",
+        f"{KAFKA.directory}/*",
+    ]
 
 
 _FIXED = {

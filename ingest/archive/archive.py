@@ -13,7 +13,8 @@ from core.errors import LogError
 from core.events import Topic
 from core.ports import Blobs, EventLog, LogReader, Store, TopicPartition
 from core.store.archived import Archived
-from ingest.archive.files import ArchivedRange, Files, folder, parse
+from ingest.archive.files import Files
+from ingest.archive.names import ArchivedRange, folder, parse
 
 TOPICS: Final = (Topic.TURNS, Topic.REWARDS)
 """Topics that are archived, and deleted by age. The others are small, and their readers need all of their records."""

@@ -1,29 +1,21 @@
-"""Parquet files of the archive: each holds one range of a partition, one namespace and one day (UTC).
-
-    archive/turns/namespace=acme/day=2026-11-21/0003-000000012000-000000012999.parquet
-
-The name gives the partition and the range's first and last offset; which of its records are in the file follows from
-the records alone. So writing a range again writes the same files. A record that cannot be decoded, or has no namespace,
-is filed under Hive's name for null."""
+"""The Parquet files of the archive: what is in them. How they are named, `ingest.archive.names` says."""
 
 import io
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
+from itertools import islice
 from typing import Any, Final
-from urllib.parse import quote, unquote
 
-import msgspec
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from core.events import Completion, Event, Outcome, Reward, Topic
 from core.ids import Namespace
 from core.ports import Record, TopicPartition
+from ingest.archive.names import ArchivedRange, ArchiveFile
 from ingest.records import to_record
 
-ROOT: Final = "archive"
-_NOBODY: Final = "__HIVE_DEFAULT_PARTITION__"
-_SUFFIX: Final = ".parquet"
+_COMPRESSION: Final = "zstd"
 _ROW_GROUP_BYTES: Final = 4 << 20  # of raw records that wait for being written together
 _ROWS_AT_ONCE: Final = 256
 
@@ -40,50 +32,6 @@ SCHEMA: Final = pa.schema(
         ("raw", pa.binary()),  # the record as the log had it, byte for byte
     ]
 )
-
-
-class ArchivedRange(msgspec.Struct, frozen=True, order=True):
-    """The offsets of a partition from `start` to before `end`."""
-
-    partition: int
-    start: int
-    end: int
-
-
-class ArchiveFile(msgspec.Struct, frozen=True, order=True):
-    stretch: ArchivedRange
-    topic: Topic
-    namespace: Namespace | None
-    day: date
-
-    @property
-    def path(self) -> str:
-        one = self.stretch
-        name = f"{one.partition:04d}-{one.start:012d}-{one.end - 1:012d}{_SUFFIX}"
-        return f"{folder(self.topic)}/namespace={_quoted(self.namespace)}/day={self.day.isoformat()}/{name}"
-
-
-def folder(topic: Topic) -> str:
-    return f"{ROOT}/{topic.value.removeprefix('onward.')}"
-
-
-def parse(topic: Topic, path: str) -> ArchiveFile:
-    """Parse a file's name. Raises ValueError when it is no file of the archive."""
-    namespace, day, name = path.removeprefix(f"{folder(topic)}/").split("/")
-    partition, first, last = map(int, name.removesuffix(_SUFFIX).split("-"))
-    quoted = namespace.removeprefix("namespace=")
-    return ArchiveFile(
-        stretch=ArchivedRange(partition, first, last + 1),
-        topic=topic,
-        namespace=None if quoted == _NOBODY else Namespace(unquote(quoted)),
-        day=date.fromisoformat(day.removeprefix("day=")),
-    )
-
-
-def _quoted(namespace: Namespace | None) -> str:
-    if namespace is None:
-        return _NOBODY
-    return quote(namespace, safe="").replace(_NOBODY, f"%5F{_NOBODY[1:]}")
 
 
 def namespace_of(event: Event | None) -> Namespace | None:
@@ -127,10 +75,24 @@ class Files:
         for key, records in self._waiting.items():
             if key not in self._open:
                 content = io.BytesIO()
-                self._open[key] = content, pq.ParquetWriter(content, SCHEMA, compression="zstd")
+                self._open[key] = content, pq.ParquetWriter(content, SCHEMA, compression=_COMPRESSION)
             self._open[key][1].write_table(pa.Table.from_pylist(list(map(to_row, records)), SCHEMA))
         self._waiting.clear()
         self._waiting_bytes = 0
+
+
+def written_again(content: bytes, raws: Iterable[bytes], name: str) -> bytes:
+    """Write a file again with other raw records, one for each of its own, in their places."""
+    rows = (to_row(_with(record, raw, name)) for record, raw in zip(read_records(content, name), raws, strict=True))
+    written = io.BytesIO()
+    with pq.ParquetWriter(written, SCHEMA, compression=_COMPRESSION) as writer:
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            writer.write_table(pa.Table.from_pylist(some, SCHEMA))
+    return written.getvalue()
+
+
+def _with(record: Record, raw: bytes, name: str) -> Record:
+    return to_record(record.topic, record.partition, record.offset, record.appended_at, raw, name)
 
 
 def to_row(record: Record) -> dict[str, Any]:
@@ -162,11 +124,3 @@ def _to_record(row: dict[str, Any], name: str) -> Record:
     return to_record(
         Topic(row["topic"]), row["partition"], row["offset"], appended_at.astimezone(UTC), row["raw"], name
     )
-
-
-def stretches(files: Iterable[ArchiveFile]) -> dict[ArchivedRange, list[ArchiveFile]]:
-    """Return the archived ranges in order."""
-    found: dict[ArchivedRange, list[ArchiveFile]] = {}
-    for file in sorted(files, key=lambda file: file.stretch):
-        found.setdefault(file.stretch, []).append(file)
-    return found

@@ -11,7 +11,8 @@ from core.events import Topic
 from core.ids import Namespace
 from core.ports import Blobs, EventLog, Record, TopicPartition
 from core.records.whole_log import read_whole
-from ingest.archive.files import ArchiveFile, folder, namespace_of, parse, read_records, stretches
+from ingest.archive.files import namespace_of, read_records
+from ingest.archive.names import ArchiveFile, folder, parse, stretches
 
 _BATCH = 512
 logger = logging.getLogger(__name__)

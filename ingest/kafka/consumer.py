@@ -20,6 +20,7 @@ from core.ports import RebalanceListener, Record, TopicPartition
 from core.settings import KafkaSettings
 from ingest.kafka.clients import explained
 from ingest.kafka.reader import JOIN_S, Found, KafkaReader, RoundConsumer
+from ingest.sealing import Seals
 
 _HEARTBEAT_MS: Final = 1000  # how soon a member learns that others have come or gone
 _Kind = Literal["assigned", "revoked", "lost"]
@@ -55,8 +56,9 @@ class KafkaMember(KafkaReader):
         topics: Sequence[Topic],
         count: Callable[[Topic], int],
         listener: RebalanceListener | None,
+        seals: Seals | None = None,
     ) -> None:
-        super().__init__(settings, topics, count)
+        super().__init__(settings, topics, count, seals)
         self._group = group
         self._listener = listener
         self._notes: _Notes | None = None

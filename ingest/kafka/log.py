@@ -6,8 +6,10 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from core.codec import encode
-from core.errors import LogUnavailable, TooLarge
+from core.errors import LogUnavailable, StoreUnavailable, TooLarge
 from core.events import (
     Alarm,
     Completion,
@@ -20,13 +22,15 @@ from core.events import (
     SessionEnded,
     Topic,
 )
-from core.ports import Consumer, LogReader, Position, RebalanceListener, TopicPartition
+from core.ports import Consumer, LogReader, Position, RebalanceListener, Record, TopicPartition
 from core.settings import KafkaSettings
 from ingest.kafka.consumer import KafkaMember
 from ingest.kafka.inquiry import Inquiry
 from ingest.kafka.producer import Appends, Outgoing
 from ingest.kafka.reader import KafkaReader
+from ingest.kafka.restoring import restore
 from ingest.routing import partition_of
+from ingest.sealing import Seals
 
 _GRACE_S: Final = 1.0  # Kafka's own clock says first that a delivery took too long
 _PART: Final = 500  # records of one append that are under way at once
@@ -37,8 +41,9 @@ class KafkaEventLog:
 
     Until it is connected, and while brokers are unreachable, it raises LogUnavailable."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: KafkaSettings, seals: Seals | None = None) -> None:
+        """Open the log; with `seals`, what users say is sealed before it gets there."""
+        self._settings, self._seals = settings, seals
         self._appends = Appends(settings)
         self._inquiry = Inquiry(settings)
 
@@ -50,7 +55,9 @@ class KafkaEventLog:
 
     async def append(self, topic: Topic, event: Event) -> Position:
         waiter: asyncio.Future[list[Position]] = asyncio.get_running_loop().create_future()
-        self._appends.submit(topic, [self._outgoing(topic, event)], waiter)
+        is_ready = self._seals is None or self._seals.is_ready(event)
+        outgoing = self._outgoing(topic, event) if is_ready else await asyncio.to_thread(self._outgoing, topic, event)
+        self._appends.submit(topic, [outgoing], waiter)
         try:
             async with asyncio.timeout(self._settings.client.delivery_timeout_s + _GRACE_S):
                 return (await waiter)[0]
@@ -78,7 +85,7 @@ class KafkaEventLog:
             raise self._overdue() from error
 
     def _outgoing(self, topic: Topic, event: Event) -> Outgoing:
-        raw = encode(event)
+        raw = encode(event) if self._seals is None else _sealed(self._seals, event)
         if len(raw) > self._settings.topics.max_record_bytes:
             most = self._settings.topics.max_record_bytes
             raise TooLarge(f"a record of {len(raw)} bytes; kafka.topics.max_record_bytes is {most}")
@@ -91,10 +98,10 @@ class KafkaEventLog:
     # ------------------------------------------------------------------------------------------ reading
 
     def consumer(self, group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
-        return KafkaMember(self._settings, group, topics, self.partitions, listener)
+        return KafkaMember(self._settings, group, topics, self.partitions, listener, self._seals)
 
     def reader(self, topics: Sequence[Topic]) -> LogReader:
-        return KafkaReader(self._settings, topics, self.partitions)
+        return KafkaReader(self._settings, topics, self.partitions, self._seals)
 
     def partitions(self, topic: Topic) -> int:
         return self._appends.partitions(topic)
@@ -114,10 +121,27 @@ class KafkaEventLog:
     def delete_before(self, partition: TopicPartition, offset: int) -> None:
         self._inquiry.delete_before(partition, offset)
 
+    def restore(self, records: Sequence[Record]) -> None:
+        restore(self._settings, [self._as_appended(record) for record in records], self, key_of)
+
+    def _as_appended(self, record: Record) -> Record:
+        """Return a record as it is kept here: sealed, where its backup was of what can be read."""
+        if self._seals is None or record.event is None:
+            return record
+        return msgspec.structs.replace(record, raw=_sealed(self._seals, record.event))
+
     def close(self) -> None:
         """Close it; readers and consumers are closed by those who made them. Closing twice does nothing."""
         self._appends.close()
         self._inquiry.close()
+
+
+def _sealed(seals: Seals, event: Event) -> bytes:
+    """Seal an event. Raises LogUnavailable where the keys are away: then the spool takes it."""
+    try:
+        return seals.seal(event)
+    except StoreUnavailable as error:
+        raise LogUnavailable(f"there is no key to seal with: {error}") from error
 
 
 def key_of(event: Event) -> bytes:

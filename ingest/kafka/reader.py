@@ -12,12 +12,13 @@ from kafka import TopicPartition as KafkaPartition
 from kafka.util import Timer
 
 from core import telemetry
-from core.errors import NewerSchema
+from core.errors import NewerSchema, StoreUnavailable
 from core.events import Topic
 from core.ports import Record, TopicPartition
 from core.settings import KafkaSettings
 from ingest.kafka.clients import connected, explained, options, topic_name
 from ingest.records import to_record
+from ingest.sealing import Seals
 
 COMPACTED: Final = frozenset({Topic.RELEASES})
 JOIN_S: Final = 1.0
@@ -45,8 +46,15 @@ class RoundConsumer(KafkaConsumer):  # type: ignore[misc]
 class KafkaReader:
     """Implements core.ports.LogReader. It connects when first used."""
 
-    def __init__(self, settings: KafkaSettings, topics: Sequence[Topic], count: Callable[[Topic], int]) -> None:
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topics: Sequence[Topic],
+        count: Callable[[Topic], int],
+        seals: Seals | None = None,
+    ) -> None:
         """Make a reader. `count` returns a topic's number of partitions, and raises LogUnavailable."""
+        self._seals = seals
         self._settings = settings
         self._topics = {topic_name(settings, topic): topic for topic in topics}
         self._count = count
@@ -146,12 +154,13 @@ class KafkaReader:
     def _take(self, client: RoundConsumer, found: Found) -> list[Record]:
         """Return each partition's records up to the first of a newer schema, for which the next poll raises."""
         records: list[Record] = []
+        raws = self._opened(client, found)
         for partition, fetched in found.items():
             source = self._ours(partition)
             self._notice_jump(source, fetched[0].offset)
             try:
-                for one in fetched:
-                    records.append(self._record(source, one))
+                for one, raw in zip(fetched, raws[partition], strict=True):
+                    records.append(self._record(source, one, raw))
                     self._positions[source] = one.offset + 1
             except NewerSchema as newer:
                 self._newer[source] = newer
@@ -162,9 +171,22 @@ class KafkaReader:
             self._notice_jumps(client)
         return records
 
-    def _record(self, source: TopicPartition, fetched: Any) -> Record:
+    def _opened(self, client: RoundConsumer, found: Found) -> Mapping[KafkaPartition, Sequence[bytes]]:
+        """Return the bytes of records. Raises StoreUnavailable where their keys are away: they come again then."""
+        raws = {partition: [one.value or b"" for one in fetched] for partition, fetched in found.items()}
+        if self._seals is None or not raws:
+            return raws
+        try:
+            opened = iter(self._seals.opened([raw for its in raws.values() for raw in its]))
+        except StoreUnavailable:
+            for source in map(self._ours, found):
+                self._go_to(client, source, self._positions[source])
+            raise
+        return {partition: [next(opened) for _ in its] for partition, its in raws.items()}
+
+    def _record(self, source: TopicPartition, fetched: Any, raw: bytes) -> Record:
         appended_at = _EPOCH + timedelta(milliseconds=fetched.timestamp)
-        return to_record(source.topic, source.partition, fetched.offset, appended_at, fetched.value or b"", "Kafka")
+        return to_record(source.topic, source.partition, fetched.offset, appended_at, raw, "Kafka")
 
     def _notice_jump(self, source: TopicPartition, offset: int) -> None:
         """Notice that Kafka skipped offsets, because it no longer has the next ones."""

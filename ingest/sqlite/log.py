@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import lru_cache
@@ -18,9 +18,10 @@ import msgspec
 from core import telemetry
 from core.clock import to_micros
 from core.codec import encode
-from core.errors import Fenced, LogError, LogUnavailable
+from core.errors import Conflict, Fenced, LogError, LogUnavailable
 from core.events import Event, Topic
-from core.ports import Consumer, LogReader, Position, RebalanceListener, TopicPartition
+from core.ports import Consumer, LogReader, Position, RebalanceListener, Record, TopicPartition
+from core.store.erasure.scrubbing import scrub_file
 from ingest.group_commit import GroupCommit
 from ingest.routing import partition_of
 from ingest.sqlite.consumer import SqliteConsumer, committed
@@ -56,7 +57,18 @@ class _Delete(msgspec.Struct, frozen=True):
     before: int
 
 
-_Item = _Append | _Join | _Commit | _Delete
+class _Rewrite(msgspec.Struct, frozen=True):
+    """Other bytes in place of those at some offsets."""
+
+    source: TopicPartition
+    records: tuple[tuple[int, bytes], ...]
+
+
+class _Restore(msgspec.Struct, frozen=True):
+    records: tuple[Record, ...]
+
+
+_Item = _Append | _Join | _Commit | _Delete | _Rewrite | _Restore
 _Result = list[Position] | int | None
 
 
@@ -172,7 +184,29 @@ class SqliteEventLog:
                     "DELETE FROM records WHERE topic = ? AND partition = ? AND record_offset < ?",
                     (source.topic, source.partition, before),
                 ).rowcount
+            case _Rewrite(source, records):
+                self._writer.executemany(
+                    "UPDATE records SET raw = ? WHERE topic = ? AND partition = ? AND record_offset = ?",
+                    [(raw, source.topic, source.partition, offset) for offset, raw in records],
+                )
+                return None
+            case _Restore(records):
+                return self._put_back(records)
         raise AssertionError(item)
+
+    def _put_back(self, records: Sequence[Record]) -> Conflict | None:
+        """Insert records at their offsets, all of them or none."""
+        for source in {record.source for record in records}:
+            first = next(record.offset for record in records if record.source == source)
+            if (end := _end(self._writer, source)) > first:
+                return Conflict(f"{source}: the log has records up to offset {end} already")
+        latest = self._writer.execute("SELECT max(sequence) FROM records").fetchone()[0] or 0
+        for sequence, record in enumerate(records, latest + 1):
+            appended_at = to_micros(record.appended_at)
+            row = (sequence, record.topic.value, record.partition, record.offset, appended_at, record.raw)
+            self._writer.execute(_insert_statement(1), row)
+        self._ends.clear()
+        return None
 
     # ------------------------------------------------------------------------------------------ reading
 
@@ -248,6 +282,26 @@ class SqliteEventLog:
         last = min(offset, self.end(partition) - 1)
         for before in range(self.earliest(partition), last, _DELETED_AT_ONCE):  # appends go on in between
             self._commits.submit_blocking(_Delete(partition, min(before + _DELETED_AT_ONCE, last)))
+
+    def rewrite(self, partition: TopicPartition, records: Mapping[int, bytes]) -> None:
+        """Put other bytes in place of those at some offsets; offset and time stay. Durable when it returns."""
+        left = list(records.items())
+        for start in range(0, len(left), _DELETED_AT_ONCE):  # appends go on in between
+            self._commits.submit_blocking(_Rewrite(partition, tuple(left[start : start + _DELETED_AT_ONCE])))
+
+    def scrub(self) -> None:
+        """Write the file anew, without a byte of what was rewritten or deleted. Appends wait meanwhile.
+
+        Raises LogUnavailable while somebody else holds it: try again then."""
+        with explained(self._path):
+            connection = connect(self._path, self._busy_timeout_s)
+            try:
+                scrub_file(connection, str(self._path))
+            finally:
+                connection.close()
+
+    def restore(self, records: Sequence[Record]) -> None:
+        self._commits.submit_blocking(_Restore(tuple(records)))
 
     def close(self) -> None:
         """Close the log; consumers are closed by those who made them. Closing twice does nothing."""

@@ -12,31 +12,33 @@ from core.ids import PolicyRef
 from core.settings import AdmissionSettings, LearnerSettings
 from learner.batches.staleness import Drift, left_out, nowhere, oldest_allowed, together, too_old, within
 from learner.model.ranks import Ranks
+from learner.objective.advantages.sources import sources_of
 from learner.objective.credit import TokenCredit, applied
 from learner.objective.kto import reference_of
 from learner.objective.normalisation import USUAL, BatchTotals
 from learner.sequences.scored import ScoredTurn, TurnRecord
-from learner.sequences.tensors import MicroBatch
+from learner.sequences.tensors import ANOTHERS, MicroBatch
 
-_ALL_ALIKE = "all_alike"
+_ALL_ALIKE, VOID = "all_alike", "void"
 
 
 class BatchAdmission:
     """The admission of one batch.
 
-    A turn trains by its importance weights (`enter`), by KTO (`late`), or it trains only the baseline."""
+    A turn trains by its importance weights (`enter`), by KTO (`late`), by asymmetric clipping (`clipped`), or it trains
+    only the baseline."""
 
     def __init__(
         self,
         batch: Sequence[ScoredTurn],
-        scale: float,
+        scales: Sequence[float],
         tokens_per_turn: float,
         settings: LearnerSettings,
         released: Sequence[PolicyRef] = (),
         influence: Sequence[float] = (),
         whole: BatchTotals = USUAL,
     ) -> None:
-        """Start the admission of a batch. `influence`: of each turn, 1 when empty.
+        """Start the admission of a batch. `scales`: of each turn's advantage; `influence`: of each turn, 1 when empty.
 
         `whole`: what is assumed of the whole batch, to be compared at the end with what was `seen`."""
         self.batch, self.whole = batch, whole
@@ -50,24 +52,36 @@ class BatchAdmission:
         self._out_M = torch.tensor([turn in whole.left_out for turn in range(len(batch))])
         self._old_M = torch.tensor([_is_too_old(scored, admission) for scored in batch])
         self._kto_M = torch.tensor([_is_for_kto(scored, admission) for scored in batch]) & ~self._old_M
-        self._late_M = [admission.late == "kto" and not _is_beyond(scored, admission) for scored in batch]
+        self._late_M = [admission.late != "baseline" and not _is_beyond(scored, admission) for scored in batch]
+        self._late_by_kto = admission.late == "kto"
         self.has_kto = admission.late == "kto" or bool(self._kto_M.any())
         shares = influence or [1.0] * len(batch)
         self.limited = sum(share < 1 for share in shares)
         self.expected_M = torch.zeros(len(batch))  # the reward that the whole answer let expect
         self._scales_M = torch.tensor(
-            [s.applied.scale if s.applied else scale / share for s, share in zip(batch, shares, strict=True)]
+            [
+                scored.corrected.scale if scored.corrected else scale / share
+                for scored, scale, share in zip(batch, scales, shares, strict=True)
+            ]
         )
-        self._applied_M = torch.tensor([s.applied.worth if s.applied else 0.0 for s in batch])
+        self._applied_M = torch.tensor([s.corrected.worth if s.corrected else 0.0 for s in batch])
         self._correction_M = torch.tensor([s.is_correction for s in batch])
         self._rewards_M = torch.tensor([s.worth for s in batch])
+        self._void_M = ~self._correction_M & torch.tensor([s.reward.void for s in batch])  # only a text to take back
         self._alike_M = ~self._correction_M & self._all_alike()
+        self._kto_M &= ~self._void_M
         self._records: dict[int, TurnRecord] = {}
 
-    def _all_alike(self) -> bool:
-        """Return whether all rewards are the same: then none says which answers are better, and their spread is 0."""
-        credited = any(scored.reward.credits for scored in self.batch)
-        return not credited and bool((self._rewards_M == self._rewards_M[0]).all())
+    def _all_alike(self) -> Tensor:
+        """Return which turns are of a source whose rewards are all the same, and have no credits to tell tokens apart.
+
+        Then none says which answers are better, and their spread is 0. A text to take back says nothing of that."""
+        credited_M = torch.tensor([bool(scored.reward.credits) for scored in self.batch])
+        alike_M = torch.zeros(len(self.batch), dtype=torch.bool)
+        for places in sources_of(self.batch):
+            rewards = self._rewards_M[[place for place in places if not self._void_M[place]]]
+            alike_M[places] = bool((rewards == rewards[:1]).all())
+        return alike_M & ~credited_M
 
     def spare(self) -> "BatchAdmission":
         """Return a copy for a computation that does not count."""
@@ -88,7 +102,10 @@ class BatchAdmission:
     def seen(self) -> BatchTotals:
         """Return what holds of the whole batch, once all its parts were entered."""
         out = left_out(self._drift, *self._bounds)
-        by_kto = any(record.late or (turn in out and self._late_M[turn]) for turn, record in self._records.items())
+        by_kto = any(
+            self._is_by_kto(turn) and (record.late or (turn in out and self._late_M[turn]))
+            for turn, record in self._records.items()
+        )
         return BatchTotals(out, reference_of(self._ratios_M) if by_kto else USUAL.reference)
 
     @property
@@ -105,8 +122,9 @@ class BatchAdmission:
         subtracted_N = torch.where(self._correction_M[turns_N], applied_N, baseline_N.cpu())
         advantage_N = (new.rewards_N.cpu() - subtracted_N) / self._scales_M[turns_N]
         fresh_M = within(drift, self._bounds[0]) & ~self._out_M
-        keep_M = fresh_M & ~self._old_M & ~self._alike_M & ~self._kto_M
-        stale_N = part.versions_N.cpu() < self._oldest
+        keep_M = fresh_M & ~self._old_M & ~self._alike_M & ~self._kto_M & ~self._void_M
+        versions_N = part.versions_N.cpu()
+        stale_N = (versions_N < self._oldest) & (versions_N != ANOTHERS)
         self.stale_tokens += int(stale_N.sum())
         self._drift = together([self._drift, drift])
         for turn in sorted(set(turns_N.tolist())):
@@ -125,14 +143,29 @@ class BatchAdmission:
     def late(self, part: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return (late_M, gain_M): which turns of the micro-batch train by KTO, and the gain of each."""
         turns = set(part.turns_N.tolist())
-        late = [turn in turns and self._records[turn].late for turn in range(len(self.batch))]
+        late = [turn in turns and self._records[turn].late and self._is_by_kto(turn) for turn in range(len(self.batch))]
         return torch.tensor(late, device=device), (self._rewards_M - self._applied_M).to(device)
+
+    def clipped(self, part: MicroBatch) -> Tensor:
+        """Return [N]: whether each token is of a late turn that trains by asymmetric clipping."""
+        return self.is_late(part) & torch.tensor(
+            [not self._is_by_kto(turn) for turn in part.turns_N.tolist()], device=part.turns_N.device
+        )
+
+    def is_late(self, part: MicroBatch) -> Tensor:
+        """Return [N]: whether each token is of a late turn that trains."""
+        return torch.tensor([self._records[turn].late for turn in part.turns_N.tolist()], device=part.turns_N.device)
+
+    def _is_by_kto(self, turn: int) -> bool:
+        return self._late_by_kto or bool(self._kto_M[turn])
 
     def compare(self, ratio_M: Tensor) -> None:
         """Enter the log-ratios to the anchor of a micro-batch's turns, for KTO."""
         self._ratios_M = self._ratios_M + ratio_M.detach().cpu()
 
     def _reason(self, turn: int, fresh: bool, stale: bool) -> str | None:
+        if bool(self._void_M[turn]):
+            return VOID
         if bool(self._old_M[turn]):
             return "too_old"
         if not fresh:
@@ -143,16 +176,16 @@ class BatchAdmission:
 
     def _record(self, turn: int, baseline: float, credit: float, divergence: float, dropped: str | None) -> TurnRecord:
         scored = self.batch[turn]
-        late = bool(self._kto_M[turn]) or (self._late_M[turn] and dropped not in (None, _ALL_ALIKE))
+        late = bool(self._kto_M[turn]) or (self._late_M[turn] and dropped not in (None, _ALL_ALIKE, VOID))
         return TurnRecord(
             inference_id=scored.inference_id,
             revision=scored.reward.revision,
             reward=scored.reward.value,
             follow=scored.follow,
-            applied_revision=None if scored.applied is None else scored.applied.revision,
+            applied_revision=None if scored.corrected is None else scored.corrected.revision,
             baseline=baseline,
             scale=float(self._scales_M[turn]),
-            credit=0.0 if late else credit,
+            credit=0.0 if late and self._is_by_kto(turn) else credit,
             divergence=divergence,
             dropped=None if late else dropped,
             late=late,

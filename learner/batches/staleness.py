@@ -5,7 +5,9 @@
   (Kish: (sum w)^2 / (n sum w^2), w the exponential of a turn's mean log-ratio); the most divergent turns are left out
   until it is large enough.
 - The age of the outcome, by its kind (`too_old`), which needs no model.
-- If configured, the number of versions that were released since a token was sampled (`oldest_allowed`).
+- If configured, the number of versions that were released since a token was sampled (`oldest_allowed`). It is asked
+  of the policy's own tokens: how far another policy's versions were from it, their numbers do not say, and the
+  divergence does.
 
 Legend: N sampled tokens of a micro-batch, M turns of the batch."""
 

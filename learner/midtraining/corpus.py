@@ -4,12 +4,15 @@ A document is {"text": ...}, {"messages": [...], "tools": [...]}, or {"token_ids
 tokens as a model sampled them. In a conversation what the assistant says counts whole, the rest a little: it is context
 rather than something to imitate. In given tokens those within the spans count whole, the rest not at all."""
 
+import json
 from array import array
+from collections.abc import Iterator
 from typing import Any
 
 from jinja2 import TemplateError
 
 from core.errors import ConfigError
+from core.text.edits import text_of_call
 from learner.sequences.packing import Example
 
 CONTEXT_WEIGHT = 0.1
@@ -35,6 +38,26 @@ def encode(tokenizer: Any, document: dict[str, Any], where: str) -> Example:
         for begin, _ in encoded.offset_mapping
     ]
     return Example(encoded.input_ids, weights)
+
+
+def texts_of(tokenizer: Any, document: dict[str, Any]) -> list[str]:
+    """Return the texts of a document, each of which might be the solution of an eval case.
+
+    They are its whole text, or what each message says and each call of it writes."""
+    if "text" in document:
+        return [document["text"]]
+    if "messages" not in document:
+        return [tokenizer.decode(document["token_ids"])]
+    return [text for message in document["messages"] if isinstance(message, dict) for text in _said(message)]
+
+
+def _said(message: dict[str, Any]) -> Iterator[str]:
+    if isinstance(message.get("content"), str):
+        yield message["content"]
+    for call in message.get("tool_calls") or ():
+        arguments = call.get("function", call).get("arguments")
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        yield text_of_call(text) or text
 
 
 def windows(example: Example, row_tokens: int, source: int = 0) -> list[Example]:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from core.errors import ConfigError
-from learner.midtraining.corpus import encode, windows
+from learner.midtraining.corpus import encode, texts_of, windows
 from learner.midtraining.corpus_files import CorpusPosition, Found, files_of, read_documents
+from learner.sequences.kept_out import EVAL_SOLUTION, KeptOut
 from learner.sequences.packing import Example
 
 Long = Literal["refuse", "split"]
@@ -18,13 +19,24 @@ class CorpusReader:
     """A reader of corpora.
 
     `counts` are of the first epoch: documents read; those `too_short` to predict anything; those `split`, and the
-    windows that they became."""
+    windows that they became; those left out as `eval_solution`, and by the digest of each suite that they resemble."""
 
-    def __init__(self, corpora: Sequence[Path], tokenizer: Any, row_tokens: int, long: Long, source: int = 0) -> None:
-        """Read the corpora one after another; `source` is the number of the first. Raises ConfigError."""
+    def __init__(
+        self,
+        corpora: Sequence[Path],
+        tokenizer: Any,
+        row_tokens: int,
+        long: Long,
+        source: int = 0,
+        kept_out: KeptOut | None = None,
+    ) -> None:
+        """Read the corpora one after another; `source` is the number of the first.
+
+        Documents that resemble a solution of `kept_out` are left out. Raises ConfigError."""
         found = [(source + number, path) for number, corpus in enumerate(corpora) for path in files_of(corpus)]
         self._sources, self._files = [number for number, _ in found], [path for _, path in found]
         self._tokenizer, self._row_tokens, self._long = tokenizer, row_tokens, long
+        self._kept_out = kept_out or KeptOut()
         self._documents: Iterator[Found] | None = None
         self.place, self.epoch = CorpusPosition(), 0
         self.counts = Counter[str]()
@@ -52,6 +64,10 @@ class CorpusReader:
             pass
 
     def _examples(self, found: Found) -> list[Example]:
+        if suites := self._kept_out.resembled_by(texts_of(self._tokenizer, found.document)):
+            if self.epoch == 0:
+                self.counts.update(["documents", EVAL_SOLUTION, *suites])
+            return []
         example = encode(self._tokenizer, found.document, found.where)
         length = len(example.token_ids)
         if length > self._row_tokens and self._long == "refuse":

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -24,6 +25,7 @@ from learner.midtraining.checkpoint import CHECKPOINT, Run, restore, save
 from learner.midtraining.corpus_reader import CorpusReader, Long
 from learner.midtraining.losses import LossesBySource
 from learner.midtraining.mixture import Mixture
+from learner.sequences.kept_out import KeptOut, SuiteSolutions
 from learner.sequences.packable import require_rows
 from learner.sequences.packing import PackedRows
 
@@ -73,19 +75,24 @@ def midtrain(
     *,
     also: Sequence[Path] = (),
     sessions: Sessions | None = None,
+    figures: dict[str, Any] | None = None,
     resume: bool = False,
+    suites: Sequence[SuiteSolutions] = (),
 ) -> str:
     """Train a model on the corpus, then on those of `also`; write it to `output` with a report on each source.
 
-    `init` is a Hugging Face directory; without weights the model starts from the seed. Returns the weights' digest.
-    Raises ConfigError naming the file or option at fault, CheckpointError."""
+    `figures` say in the report where a corpus that was made of sessions comes from. `init` is a Hugging Face directory;
+    without weights the model starts from the seed. Documents that resemble a solution of `suites` are left out, and the
+    report has how many. Returns the weights' digest. Raises ConfigError naming the file or option at fault,
+    CheckpointError."""
     assert (options.mix > 0) == (sessions is not None)
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     model, tokenizer = _load(init, options.row_tokens)
     require_rows(model)
     corpora = [corpus, *also]
-    reader = CorpusReader(corpora, tokenizer, options.row_tokens, options.long)
+    kept_out = KeptOut(suites)
+    reader = CorpusReader(corpora, tokenizer, options.row_tokens, options.long, kept_out=kept_out)
     replayed = None
     if sessions is not None:
         replayed = CorpusReader([sessions.file], tokenizer, options.row_tokens, "refuse", source=len(corpora))
@@ -97,13 +104,14 @@ def midtrain(
         optimizer=_optimizer(model, options),
         mixture=_mixture(reader, replayed, options),
         losses=LossesBySource(names, options.steps),
-        options=asdict(options),
+        options=asdict(options) | ({"keep_out": kept_out.digests} if suites else {}),
         files=[each.fingerprint() for each in (reader, replayed) if each is not None],
     )
     output.mkdir(parents=True, exist_ok=True)
     with _progress() as progress:
         _train(run, tokenizer.pad_token_id or 0, output / CHECKPOINT, options, resume, progress)
-    return _finish(run, init, output, sessions)
+    said = figures if sessions is None else sessions.figures
+    return _finish(run, init, output, said, _checks(kept_out, reader))
 
 
 def _load(init: Path, row_tokens: int) -> tuple[Any, Any]:
@@ -119,6 +127,10 @@ def _load(init: Path, row_tokens: int) -> tuple[Any, Any]:
         given = AutoModelForCausalLM.from_pretrained(init, dtype=torch.float32, use_safetensors=True, **LOCAL)
         return given, tokenizer
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False), tokenizer
+
+
+def _checks(kept_out: KeptOut, reader: CorpusReader) -> list[dict[str, Any]]:
+    return [msgspec.to_builtins(check) for check in kept_out.checks(reader.counts["documents"], reader.counts)]
 
 
 def _optimizer(model: Any, options: MidtrainOptions) -> torch.optim.Optimizer:
@@ -195,16 +207,16 @@ def weighted_mean(losses_RT: Tensor, batch: PackedRows) -> Tensor:
     return (losses_RT.flatten() * weights_RT.flatten()).sum() / weights_RT.flatten().sum()
 
 
-def _finish(run: Run, init: Path, output: Path, sessions: Sessions | None) -> str:
+def _finish(run: Run, init: Path, output: Path, sessions: dict[str, Any] | None, suites: list[dict[str, Any]]) -> str:
     """Write weights, tokenizer and report, then delete the checkpoint."""
     run.model.to(torch.bfloat16).save_pretrained(output)
     for name in _TOKENIZER_FILES:
         if (init / name).exists() and init.resolve() != output.resolve():
             shutil.copyfile(init / name, output / name)
     digest = digest_of_shards(sorted(output.glob("*.safetensors")))
-    report = {"weights_digest": digest, "options": run.options, "read": run.mixture.read}
+    report = {"weights_digest": digest, "options": run.options, "read": run.mixture.read, "suites": suites}
     if sessions is not None:
-        report |= {"sessions": sessions.figures}
+        report |= {"sessions": sessions}
     (output / REPORT).write_text(json.dumps(report | run.losses.report(), indent=1) + "\n")
     (output / CHECKPOINT).unlink()
     return digest

@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from core.errors import ConfigError
 from core.settings import LoraSettings
+from learner.model.ranks import like
 from learner.model.stored import StoredLinear, computed_in, product
 
 _MARK = ".lora_"
@@ -36,15 +37,18 @@ class Adapted(nn.Module):
         outputs, inputs = self._weight_OI.shape
         like = {"bias": False, "dtype": torch.float32, "device": "meta"}
         self.lora_A, self.lora_B = nn.Linear(inputs, settings.rank, **like), nn.Linear(settings.rank, outputs, **like)
-        bound = inputs**-0.5  # what a linear module of torch begins with, and so an adapter of peft
-        first_RI = torch.empty(settings.rank, inputs).uniform_(-bound, bound, generator=generator)
-        self.lora_A.weight = nn.Parameter(first_RI)
+        self.lora_A.weight = nn.Parameter(self.first_values(generator))
         self.lora_B.weight = nn.Parameter(torch.zeros(outputs, settings.rank))
         self.in_use: Pair | Literal["own", "none"] = "own"
 
     @property
     def _weight_OI(self) -> Tensor:
         return self.weight.T if self._is_transposed else self.weight
+
+    def first_values(self, generator: torch.Generator) -> Tensor:
+        """Return the next values that A may begin with, [R, I]: those of a linear module of torch, as peft has them."""
+        rank, inputs = self.lora_A.weight.shape
+        return torch.empty(rank, inputs).uniform_(-(inputs**-0.5), inputs**-0.5, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.in_use == "none":
@@ -147,6 +151,17 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, module in model.named_modules():
         if isinstance(module, Adapted):
             yield f"{name}.weight", module.merged()
+
+
+def begin(model: nn.Module, seed: int) -> None:
+    """Give all adapters the values that they begin with, as `adapt` does with this seed."""
+    generator = torch.Generator().manual_seed(seed)
+    for parent in list(model.modules()):
+        for child in parent.children():
+            if isinstance(child, Adapted):
+                first_RI = child.first_values(generator).to(child.lora_A.weight.device)
+                child.lora_A.weight.copy_(like(first_RI, child.lora_A.weight))
+                child.lora_B.weight.zero_()
 
 
 def forget(model: nn.Module) -> None:

@@ -7,6 +7,7 @@ Most models have no bias (GPT-J and Phi do), no scale (Cohere multiplies by `log
 
 Legend: N sampled tokens, C of them at a time, D hidden size, V vocabulary."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -60,6 +61,52 @@ class OutputHead:
             hidden_ND = self._scale * hidden_ND
         return token_logprobs_and_entropy(hidden_ND, weight_VD, targets_N, temperature_N, mask=mask)
 
+    def candidates(
+        self,
+        hidden_ND: Tensor,
+        temperature_N: Tensor,
+        mask: SamplingMask | None,
+        count: int,
+        always: Sequence[int],
+    ) -> tuple[Tensor, Tensor]:
+        """Return (ids_NK, logprobs_NK) of each token: the `count` likeliest, then those of `always`, none twice."""
+        ids, logprobs = [], []
+        fixed = torch.tensor(always, dtype=torch.long, device=hidden_ND.device)
+        for tokens in self._chunks(len(hidden_ND)):
+            logp_CV = self._all_logprobs(mask, tokens, hidden_ND[tokens], temperature_N[tokens])
+            fixed_CS = fixed.expand(len(logp_CV), -1)
+            others_CV = logp_CV.scatter(1, fixed_CS, _NOT_ALLOWED)
+            best_CK = others_CV.topk(min(count, others_CV.shape[1] - len(always)), 1).indices
+            ids.append(torch.cat([best_CK, fixed_CS], 1))
+            logprobs.append(logp_CV.gather(1, ids[-1]))
+        return torch.cat(ids), torch.cat(logprobs)
+
+    def candidate_logprobs(
+        self, hidden_ND: Tensor, ids_NK: Tensor, temperature_N: Tensor, mask: SamplingMask | None
+    ) -> Tensor:
+        """Return [N, K]: the log-probabilities of candidates, without holding all logits at once."""
+
+        def of(tokens: slice, hidden_CD: Tensor, ids_CK: Tensor, temperature_C: Tensor) -> Tensor:
+            return self._all_logprobs(mask, tokens, hidden_CD, temperature_C).gather(1, ids_CK)
+
+        parts = [
+            checkpoint(of, tokens, hidden_ND[tokens], ids_NK[tokens], temperature_N[tokens], use_reentrant=False)
+            for tokens in self._chunks(len(hidden_ND))
+        ]
+        return torch.cat(parts)
+
+    def _chunks(self, tokens: int) -> list[slice]:
+        size = max(1, _LOGITS_AT_A_TIME // len(self.weight_VD))
+        return [slice(start, min(start + size, tokens)) for start in range(0, tokens, size)]
+
+    def _all_logprobs(
+        self, mask: SamplingMask | None, tokens: slice, hidden_CD: Tensor, temperature_C: Tensor
+    ) -> Tensor:
+        logits_CV = self.logits(hidden_CD) / temperature_C[:, None]
+        if mask is not None:
+            logits_CV = logits_CV.where(mask.allowed(tokens, slice(0, logits_CV.shape[1])), _NOT_ALLOWED)
+        return logits_CV.log_softmax(1)
+
     @staticmethod
     def _alike(hidden_ND: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:
         """Return both as they are multiplied.
@@ -70,11 +117,9 @@ class OutputHead:
         return hidden_ND, weight_VD if hidden_ND.dtype == torch.float32 else weight_VD.to(hidden_ND.dtype)
 
     def _score_in_chunks(self, mask: SamplingMask | None, *columns: Tensor) -> tuple[Tensor, Tensor]:
-        size = max(1, _LOGITS_AT_A_TIME // len(self.weight_VD))
-        chunks = zip(*(column_N.split(size) for column_N in columns), strict=True)
         found = [
-            checkpoint(self._score_plainly, mask, slice(part * size, (part + 1) * size), *chunk, use_reentrant=False)
-            for part, chunk in enumerate(chunks)
+            checkpoint(self._score_plainly, mask, tokens, *(each_N[tokens] for each_N in columns), use_reentrant=False)
+            for tokens in self._chunks(len(columns[0]))
         ]
         logprobs_N, entropy_N = (torch.cat(parts) for parts in zip(*found, strict=True))
         return logprobs_N, entropy_N
@@ -82,8 +127,5 @@ class OutputHead:
     def _score_plainly(
         self, mask: SamplingMask | None, tokens: slice, hidden_CD: Tensor, targets_C: Tensor, temperature_C: Tensor
     ) -> tuple[Tensor, Tensor]:
-        logits_CV = self.logits(hidden_CD) / temperature_C[:, None]
-        if mask is not None:
-            logits_CV = logits_CV.where(mask.allowed(tokens, slice(0, logits_CV.shape[1])), _NOT_ALLOWED)
-        logp_CV = logits_CV.log_softmax(1)
+        logp_CV = self._all_logprobs(mask, tokens, hidden_CD, temperature_C)
         return logp_CV.gather(1, targets_C[:, None])[:, 0], -(logp_CV.exp() * logp_CV).sum(1)

@@ -5,11 +5,12 @@ Legend: B sequences, T positions, N sampled tokens, D hidden size, V vocabulary.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from onward_kernels.sampling_mask import SamplingMask
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -32,6 +33,7 @@ from learner.model.loading import (
 from learner.model.output_head import OutputHead
 from learner.model.ranks import like, local, whole
 from learner.model.stored import fuse_norms, keep_stored
+from learner.sequences.hinted import HintedPrompts, hinted_prompts
 from learner.sequences.masks import MasksOfTurns, masks_of
 from learner.sequences.shared_prompt import continuing
 from learner.sequences.tensors import MicroBatch
@@ -182,6 +184,39 @@ class PolicyModel:
         """Return (logprobs_N, entropy_N) under each turn's own temperature and masks."""
         return self.head.score(hidden_ND, batch.targets_N, batch.temperature_N, batch.mask)
 
+    def candidates(
+        self, batch: MicroBatch, count: int, precision: AbstractContextManager[object] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (logprobs_N, ids_NK, logprobs_NK): of each sampled token, and of the likeliest in its place.
+
+        Among these are all that end an answer. Without a gradient."""
+
+        @torch.no_grad()
+        def compute() -> tuple[Tensor, Tensor, Tensor]:
+            with precision or nullcontext():
+                hidden_ND = self.hidden_states(batch)
+            logprobs_N, _ = self.score(hidden_ND.float(), batch)
+            found = self.head.candidates(hidden_ND.float(), batch.temperature_N, batch.mask, count, self.stop_ids)
+            return logprobs_N, *found
+
+        return self.inside(compute)
+
+    def candidate_logprobs(self, hidden_ND: Tensor, batch: MicroBatch, tokens_H: Tensor, ids_HK: Tensor) -> Tensor:
+        """Return [H, K]: how likely candidates for some of the sampled tokens are."""
+        mask = None if batch.mask is None else SamplingMask(batch.mask.bits_MP, batch.mask.set_N[tokens_H])
+        temperature_H = batch.temperature_N[tokens_H]
+        return self.inside(partial(self.head.candidate_logprobs, hidden_ND[tokens_H], ids_HK, temperature_H, mask))
+
+    @cached_property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The tokens that end an answer."""
+        found = self.model.generation_config.eos_token_id
+        return tuple(found) if isinstance(found, list) else () if found is None else (int(found),)
+
+    @property
+    def prompts(self) -> HintedPrompts:
+        return hinted_prompts(self._directory)
+
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters that train."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -252,6 +287,26 @@ class PolicyModel:
         """The digest of the given model's files, by which a version that is an adapter names its base."""
         return digest_of_shards(weight_files(self._directory))
 
+    @torch.no_grad()
+    def begin_again(self, seed: int) -> None:
+        """Stand where a model with adapters stands that was just made, whatever it has been since."""
+        if not self.is_given:
+            self.load_given()
+        lora.begin(self.model, seed)
+
+    def other_base(self) -> dict[str, Tensor] | None:
+        """Return a copy of this process's rows of the weights beside the adapters; None where they are the given."""
+        return None if self.is_given else {name: local(tensor).clone() for name, tensor in self._named().items()}
+
+    @torch.no_grad()
+    def take_base(self, base: Mapping[str, Tensor] | None) -> None:
+        """Stand upon what `other_base` returned, with adapters that add nothing yet."""
+        if base is not None:
+            self._take(lambda name, _: base[name])
+            self.is_given = False
+        elif not self.is_given:
+            self.load_given()
+
     def adapter_tensors(self) -> dict[str, Tensor]:
         """Return copies of A and B of all adapters as they are published: whole on the leader, float32.
 
@@ -272,7 +327,8 @@ class PolicyModel:
         """Raise WeightsError, naming what does not fit, unless the adapter's tensors are such as this model has."""
         wanted = lora.adapters(self.model)
         if tensors.keys() != wanted.keys():
-            raise WeightsError(f"the adapter has other tensors: {sorted(tensors.keys() ^ wanted.keys())[:4]}")
+            others = sorted(tensors.keys() ^ wanted.keys())[:4]
+            raise WeightsError(f"the adapter has other tensors than learner.lora.targets asks for: {others}")
         for name, tensor in wanted.items():
             if tensors[name].shape != tensor.shape:
                 raise WeightsError(f"the adapter's {name} is {list(tensors[name].shape)}, not {list(tensor.shape)}")

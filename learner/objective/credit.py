@@ -36,15 +36,20 @@ def with_follow(batch: Sequence[ScoredTurn], discount: float) -> list[ScoredTurn
     worths: dict[str, float] = {}
     later: defaultdict[tuple[str | None, str], list[ScoredTurn]] = defaultdict(list)
     for scored in batch:
-        later[scored.turn.parent_id, scored.turn.purpose].append(scored)
+        later[scored.turn.parent_id, _walk(scored.turn)].append(scored)
     follow: dict[str, float] = {}
     for scored in sorted(batch, key=lambda each: -each.turn.turn_index):
         own = scored.inference_id
-        after = [worths[s.inference_id] for s in later[own, scored.turn.purpose] if s.inference_id in worths]
-        kept = scored.applied.follow if scored.applied else 0.0
+        after = [worths[s.inference_id] for s in later[own, _walk(scored.turn)] if s.inference_id in worths]
+        kept = scored.corrected.follow if scored.corrected else 0.0
         follow[own] = discount * sum(after) / len(after) if after else kept
         worths[own] = scored.reward.value + follow[own]
     return [replace(scored, follow=follow[scored.inference_id]) for scored in batch]
+
+
+def _walk(turn: Completion) -> str:
+    """Return what a turn is a step of. A summary is one of the work that it sums up, and that goes on from it."""
+    return "turn" if turn.purpose == "summary" else turn.purpose
 
 
 def credited(part: MicroBatch, batch: Sequence[ScoredTurn]) -> TokenCredit:
@@ -54,7 +59,7 @@ def credited(part: MicroBatch, batch: Sequence[ScoredTurn]) -> TokenCredit:
 
 def applied(part: MicroBatch, batch: Sequence[ScoredTurn]) -> TokenCredit:
     """Return the rewards of the tokens that were applied before; 0 where nothing was."""
-    before = [scored.applied for scored in batch]
+    before = [scored.corrected for scored in batch]
     return _spread(part, [(a.worth, a.follow, a.credits) if a else (0.0, 0.0, ()) for a in before])
 
 

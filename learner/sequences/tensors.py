@@ -5,6 +5,7 @@ Legend: B sequences, T positions, N sampled tokens of a micro-batch (the places 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Final
 
 import torch
 from onward_kernels.sampling_mask import SamplingMask
@@ -12,10 +13,14 @@ from torch import Tensor
 
 from core.events import Completion
 from core.grammars.masks import Words
+from core.ids import BASE, PolicyName
 from learner.sequences.joining import TrainingSequence, without_common_prompt
 from learner.sequences.masks import MasksOfTurns, has_masks, sampling_mask
 from learner.sequences.packing import pack
 from learner.sequences.scored import ScoredTurn
+
+ANOTHERS: Final = -1
+"""In the place of a version's number: another policy sampled the token."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,9 @@ class MicroBatch:
     temperature_N: Tensor
     turns_N: Tensor  # index into the batch
     indices_N: Tensor  # among the output tokens of its turn
-    versions_N: Tensor  # numbers of the versions that sampled each token, of the batch's policy; 0: not recorded
+    versions_N: (
+        Tensor  # numbers of the policy's versions that sampled each token; 0: not recorded, -1: another policy's
+    )
     prompt_P: Tensor | None = None
     mask: SamplingMask | None = None
     """Which ids each token could have been; None: all."""
@@ -54,23 +61,27 @@ def micro_batches(
     packed: bool = False,
     shared: bool = False,
     masks: MasksOfTurns | None = None,
+    policy: PolicyName = BASE,
 ) -> list[MicroBatch]:
     """Return micro-batches of at most `max_tokens` tokens each, or of a single longer sequence.
 
     Padded ones have sequences of similar length, so that little is padded; packed ones have no padding at all.
     `shared`: the prompt that all sequences have in common stands in each micro-batch once. `masks` makes those of turns
-    that have any. Raises NoMasks where they cannot be made again, ValueError for such a turn without it."""
+    that have any; `policy`: whose versions are told apart. Raises NoMasks where masks cannot be made again, ValueError
+    for such a turn without `masks`."""
     prompt: tuple[int, ...] = ()
     if shared and len(sequences) > 1:
         prompt, sequences = without_common_prompt(sequences)
     lengths = [len(sequence.token_ids) for sequence in sequences]
     order = sorted(range(len(sequences)), key=lengths.__getitem__, reverse=packed)
-    rows = pack(lengths, order, max_tokens) if packed else _alike(lengths, order, max_tokens)
-    parts = [_to_tensors([sequences[index] for index in row], batch, device, masks, packed=packed) for row in rows]
+    rows = pack(lengths, order, max_tokens) if packed else alike(lengths, order, max_tokens)
+    parts = [
+        _to_tensors([sequences[index] for index in row], batch, device, masks, policy, packed=packed) for row in rows
+    ]
     return [replace(part, prompt_P=torch.tensor(prompt, device=device)) for part in parts] if prompt else parts
 
 
-def _alike(lengths: Sequence[int], order: Sequence[int], max_tokens: int) -> list[list[int]]:
+def alike(lengths: Sequence[int], order: Sequence[int], max_tokens: int) -> list[list[int]]:
     groups: list[list[int]] = []
     for index in order:
         if not groups or (len(groups[-1]) + 1) * lengths[index] > max_tokens:
@@ -84,10 +95,11 @@ def _to_tensors(
     batch: Sequence[ScoredTurn],
     device: str,
     masks: MasksOfTurns | None,
+    policy: PolicyName,
     *,
     packed: bool,
 ) -> MicroBatch:
-    ids_BT, positions_BT, starts = _laid_out([sequence.token_ids for sequence in group], packed=packed)
+    ids_BT, positions_BT, starts = laid_out([sequence.token_ids for sequence in group], packed=packed)
     rows, places, behaviour, temperature, turns, indices, versions, allowed = [], [], [], [], [], [], [], []
     for sequence, (row, start) in zip(group, starts, strict=True):
         for span in sequence.spans:
@@ -99,7 +111,7 @@ def _to_tensors(
             temperature += [turn.logprob_space.temperature] * len(sampled)
             turns += [span.turn] * len(sampled)
             indices += sampled
-            spoke = _versions(turn)
+            spoke = _versions(turn, policy)
             versions += [spoke[index] for index in sampled]
             made = _masks(turn, masks)
             allowed += [None if made is None else made[index] for index in sampled]
@@ -127,7 +139,7 @@ def _masks(turn: Completion, masks: MasksOfTurns | None) -> Sequence[Words] | No
     return masks.of(turn)
 
 
-def _laid_out(
+def laid_out(
     sequences: Sequence[tuple[int, ...]], *, packed: bool
 ) -> tuple[Tensor, Tensor | None, list[tuple[int, int]]]:
     """Return (ids_BT, positions_BT, the row and place where each sequence begins)."""
@@ -154,9 +166,10 @@ def sampled_places(turn: Completion) -> list[int]:
     return [index for index in range(len(turn.token_ids)) if index not in forced]
 
 
-def _versions(turn: Completion) -> list[int]:
-    """Return the version that sampled each output token."""
+def _versions(turn: Completion, policy: PolicyName) -> list[int]:
+    """Return the number of the policy's version that sampled each output token; the numbers of others say nothing."""
     versions = [0] * len(turn.token_ids)
     for span in turn.policy_versions:
-        versions[span.start : span.end] = [span.version.version] * (span.end - span.start)
+        number = span.version.version if span.version.policy == policy else ANOTHERS
+        versions[span.start : span.end] = [number] * (span.end - span.start)
     return versions

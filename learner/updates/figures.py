@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from core.ids import PolicyRef
-from learner.batches.admission import BatchAdmission
+from learner.batches.admission import VOID, BatchAdmission
 from learner.model.ranks import Ranks
 from learner.objective.losses import TokenLosses
 from learner.sequences.tensors import MicroBatch
@@ -19,6 +19,7 @@ _PER_TOKEN = (
     *("loss", "policy_loss", "kl_loss", "entropy_loss", "value_loss"),
     *("ratio", "truncated", "masked", "kl", "entropy", "versions_behind"),
 )
+_IF_ANY = ("kto_loss", "demonstration_loss")
 _RATIO_QUANTILES = {"ratio_p01": 0.01, "ratio_p50": 0.5, "ratio_p99": 0.99, "ratio_max": 1.0}
 
 
@@ -88,7 +89,7 @@ class UpdateFigures:
             "limited_turns": float(ledger.limited),
             "stale_tokens": float(ledger.stale_tokens),
             "divergence": sum(record.divergence for record in records) / len(records),
-            **{name: sums[name] / len(ratio_N) for name in ("kto_loss",) if ledger.has_kto},
+            **{name: sums[name] / len(ratio_N) for name in _IF_ANY if name in sums},
             **explained(ledger),
         }
 
@@ -97,7 +98,7 @@ def explained(ledger: BatchAdmission) -> dict[str, float]:
     """Return `explained_variance`, 1 - Var(R - V) / Var(R), over the turns that are rewarded for the first time.
 
     It is how much of the rewards' variance the baseline knows: 0 for a constant, below 0 for a misleading one."""
-    first = [record for record in ledger.records() if record.applied_revision is None]
+    first = [record for record in ledger.records() if record.applied_revision is None and record.dropped != VOID]
     if len(first) < 2:
         return {}
     rewards_M = torch.tensor([record.reward + record.follow for record in first], dtype=torch.float64)

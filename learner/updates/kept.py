@@ -1,17 +1,22 @@
 """The part of a state that a checkpoint keeps: what trains and the optimizer's moments, by shards, and the small rest.
 
-Legend of names: `weights.NAME` is a parameter, `optimizer.NAME.KEY` what the optimizer remembers of it."""
+Legend of names: `weights.NAME` is a parameter, `optimizer.NAME.KEY` what the optimizer remembers of it, `teacher.NAME`
+its mean, where words train."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from core.errors import CheckpointError, ConfigError
+from core.settings import LoraSettings
 from learner.model.sharded_files import Saving, StoredTensor, read_into, stored_tensors
 from learner.updates.state import LearnerState
+from learner.updates.teacher import Teacher
+
+_TEACHER: Final = "teacher."
 
 
 def begin_saving(state: LearnerState, directory: Path) -> None:
@@ -30,7 +35,7 @@ def finish_saving(state: LearnerState) -> dict[str, str]:
 def small_part(state: LearnerState) -> dict[str, Any]:
     """Return all but the tensors of the weights and of the optimizer."""
     groups = state.optimizer.state_dict()["param_groups"]
-    return {**state.memory(), "optimizer_groups": groups, "lora_rank": state.lora_rank}
+    return {**state.memory(), "optimizer_groups": groups, **_lora(state.lora)}
 
 
 def load(state: LearnerState, small: dict[str, Any], directory: Path, base: Sequence[Path]) -> None:
@@ -38,25 +43,43 @@ def load(state: LearnerState, small: dict[str, Any], directory: Path, base: Sequ
 
     `base`: the shards that adapters stand beside; none: the given model. Raises CheckpointError when it is not of such
     a model, and ConfigError when other weights trained then than do now."""
-    then = small["lora_rank"]
-    if then != state.lora_rank:
-        raise ConfigError(
-            f"learner.lora.rank is {state.lora_rank}, and was {then} when its checkpoint was written; "
-            "without the learner's directory it begins anew from the live version"
-        )
-    if state.lora_rank and base:
+    _require_same(_lora(state.lora), small)
+    if state.lora.rank and base:
         state.policy.load(base)
-    elif state.lora_rank and not state.policy.is_given:
+    elif state.lora.rank and not state.policy.is_given:
         state.policy.load_given()
     state.optimizer.load_state_dict({"state": {}, "param_groups": small["optimizer_groups"]})
     _load_tensors(state, directory)
     state.load_memory(small)
 
 
+def _lora(settings: LoraSettings) -> dict[str, Any]:
+    """Return the settings that kept adapters depend on; for whole weights that is a rank of 0 alone."""
+    if not settings.rank:
+        return {"lora_rank": 0}
+    return {"lora_rank": settings.rank, "lora_alpha": settings.alpha, "lora_targets": tuple(sorted(settings.targets))}
+
+
+def _require_same(lora: dict[str, Any], small: dict[str, Any]) -> None:
+    """Raise ConfigError, naming the setting, where other adapters were kept than train now."""
+    for name, now in lora.items():
+        then = small.get(name, now)  # builds of before kept the rank alone
+        if then != now:
+            raise ConfigError(
+                f"{name.replace('lora_', 'learner.lora.')} is {now}, and was {then} when its checkpoint was written: "
+                f"set it back, or begin without the learner's directory from a live version of all weights, or with a "
+                "rank of 0"
+            )
+
+
 def _load_tensors(state: LearnerState, directory: Path) -> None:
     stored, trained = stored_tensors(directory), _trained(state)
     moments: dict[str, dict[str, Tensor]] = {name: {} for name in trained}
     wanted = {f"weights.{name}": parameter.detach() for name, parameter in trained.items()}
+    state.teacher = None
+    if any(name.startswith(_TEACHER) for name in stored):
+        state.teacher = Teacher.of(list(trained.values()))
+        wanted |= _of_teacher(state.teacher, trained)
     for full_name, kind in stored.items():
         name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
         if full_name.startswith("optimizer.") and name in trained:
@@ -75,7 +98,11 @@ def _tensors(state: LearnerState) -> dict[str, Tensor]:
         found[f"weights.{name}"] = parameter.detach()
         for key, tensor in state.optimizer.state.get(parameter, {}).items():
             found[f"optimizer.{name}.{key}"] = tensor
-    return found
+    return found if state.teacher is None else found | _of_teacher(state.teacher, _trained(state))
+
+
+def _of_teacher(teacher: Teacher, trained: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    return {f"{_TEACHER}{name}": mean for name, mean in zip(trained, teacher.weights, strict=True)}
 
 
 def _trained(state: LearnerState) -> dict[str, nn.Parameter]:

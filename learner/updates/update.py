@@ -4,7 +4,6 @@ Legend: N sampled tokens of a micro-batch, M turns of the batch."""
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,15 +16,22 @@ from core.ids import PolicyRef
 from core.settings import LearnerSettings, OptimizerSettings
 from learner.batches.admission import BatchAdmission
 from learner.batches.staleness import measure
+from learner.objective.asymmetric import with_late
 from learner.objective.credit import credited, with_follow
+from learner.objective.demonstrations import demonstrated
 from learner.objective.kto import kto_loss, turn_ratios
 from learner.objective.losses import TokenInputs, token_losses
 from learner.objective.normalisation import USUAL
+from learner.objective.words import Told
+from learner.sequences.extra import ExtraLoss
 from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn, TurnRecord
 from learner.sequences.tensors import MicroBatch, micro_batches
+from learner.updates.extra import add_gradients
 from learner.updates.figures import UpdateFigures
+from learner.updates.precision import computing_in
 from learner.updates.state import LearnerState
+from learner.updates.telling import follow, tell
 
 
 class NonFiniteLoss(OnwardError):
@@ -56,6 +62,7 @@ def update(
     batch = with_follow(batch, settings.advantage.turn_discount)
     rewards_M = torch.tensor([scored.worth for scored in batch], device=settings.device)
     influence = state.influence.weigh(batch)
+    told = tell(state, batch, influence, settings)
     state.advantages.begin(batch, rewards_M, influence)
     parts = micro_batches(
         merge(batch),
@@ -65,39 +72,53 @@ def update(
         packed=compute.packed,
         shared=compute.shared_prompts,
         masks=state.policy.masks,
+        policy=state.name,
     )
     num_tokens = sum(len(part.targets_N) for part in parts)
     fresh = partial(
-        BatchAdmission, batch, state.advantages.scale, num_tokens / len(batch), settings, released, influence
+        BatchAdmission, batch, state.advantages.scales, num_tokens / len(batch), settings, released, influence
     )
-    ledger, tally = _differentiate(state, parts, settings, fresh(USUAL))
+    taught = demonstrated(batch, influence, settings, state.policy.context_length)
+    ledger, tally = _differentiate(state, parts, taught.losses, settings, fresh(USUAL), told)
     if (whole := ledger.seen()) != USUAL:  # known only now, when all was computed: once more
         _forget(state)
-        ledger, tally = _differentiate(state, parts, settings, fresh(whole))
+        ledger, tally = _differentiate(state, parts, taught.losses, settings, fresh(whole), told)
     norm = torch.nn.utils.clip_grad_norm_(state.policy.parameters(), settings.optimizer.gradient_clip)
     tally.add(gradient_norm=norm.full_tensor() if isinstance(norm, DTensor) else norm)
     _require_finite(state, tally)
-    set_rate(state.optimizer, settings.optimizer)
-    if ledger.any_kept:  # else its momentum alone would move the weights
+    steer(state.optimizer, settings.optimizer)
+    if ledger.any_kept or taught.losses:  # else its momentum alone would move the weights
         state.optimizer.step()
+        follow(state, settings)
     state.optimizer.zero_grad(set_to_none=True)
     state.advantages.end(ledger.shifts_M)
     state.influence.end(batch, ledger.expected_M.tolist())
     figures = tally.figures(rewards_M, ledger) | state.influence.figures(batch)
-    return UpdateResult(ledger.records(), figures)
+    records = taught.entered(ledger.records())
+    if told is None:
+        return UpdateResult(records, figures)
+    state.testimony.hear(told.covariances(batch))
+    figures |= told.figures() | {"words_loss": tally.sums["words_loss"] / figures["tokens"]}
+    return UpdateResult(told.marked(records), figures)
 
 
 def _differentiate(
-    state: LearnerState, parts: Sequence[MicroBatch], settings: LearnerSettings, ledger: BatchAdmission
+    state: LearnerState,
+    parts: Sequence[MicroBatch],
+    extra: Sequence[ExtraLoss],
+    settings: LearnerSettings,
+    ledger: BatchAdmission,
+    told: Told | None,
 ) -> tuple[BatchAdmission, UpdateFigures]:
     """Add up the gradients of the batch's parts; return what all processes found."""
     num_tokens = sum(len(part.targets_N) for part in parts)
     tally = UpdateFigures(ledger.released)
     for part, counts in state.ranks.share(parts):
         given = (ledger, tally) if counts else (ledger.spare(), UpdateFigures(ledger.released))
-        loss, fit = _forward(state, part, settings, *given)
+        loss, fit = _forward(state, part, settings, *given, told)
         total = loss.sum() / num_tokens + fit * (len(part.targets_N) / num_tokens)
         (total * state.ranks.count if counts else total * 0).backward()  # processes' gradients are averaged
+    add_gradients(state, extra, settings, num_tokens, tally)
     ledger.gather(state.ranks)
     tally.gather(state.ranks)
     state.ranks.average_gradients(state.advantages.parameters())
@@ -116,16 +137,22 @@ def _require_finite(state: LearnerState, tally: UpdateFigures) -> None:
         raise NonFiniteLoss(figures)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> None:
-    """Set the learning rate by the present settings, whatever they were when the optimizer's state was saved."""
+def steer(optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> None:
+    """Set rate, betas and decay by the present settings, whatever they were when the optimizer's state was saved."""
     done = next((int(state["step"]) for state in optimizer.state.values()), 0)
     share = min(1.0, (done + 1) / settings.warmup_updates) if settings.warmup_updates else 1.0
     for group in optimizer.param_groups:
         group["lr"] = settings.learning_rate * share
+        group["betas"], group["weight_decay"] = (settings.beta1, settings.beta2), settings.weight_decay
 
 
 def _forward(
-    state: LearnerState, part: MicroBatch, settings: LearnerSettings, ledger: BatchAdmission, tally: UpdateFigures
+    state: LearnerState,
+    part: MicroBatch,
+    settings: LearnerSettings,
+    ledger: BatchAdmission,
+    tally: UpdateFigures,
+    told: Told | None,
 ) -> tuple[Tensor, Tensor]:
     """Return (loss_N of the policy, fit of the baseline)."""
     hidden_ND, logprobs_N, entropy_N = state.policy.evaluate(part, computing_in(settings))
@@ -136,22 +163,23 @@ def _forward(
     advantage_N, keep_N = ledger.enter(part, credit, baseline_N, drift)
     given = TokenInputs(logprobs_N, entropy_N, part.behaviour_N, anchor_N, advantage_N, keep_N, part.turns_N)
     losses = token_losses(given, settings.objective, ledger.tokens_per_turn)
+    if settings.admission.late == "asymmetric":
+        losses = with_late(losses, given, ledger.clipped(part), settings.objective, ledger.tokens_per_turn)
     tally.enter(part, losses, entropy_N, keep_N, fit)
+    beside = hidden_ND.new_zeros(())
+    if told is not None:
+        better_N = credit.rewards_N - baseline_N
+        trains_N = keep_N | ledger.is_late(part)
+        beside = told.loss(state.policy, part, hidden_ND, logprobs_N, better_N, trains_N)
+        tally.add(words_loss=beside.detach())
     if ledger.has_kto:
         late_M, gain_M = ledger.late(part, logprobs_N.device)
         ratio_M = turn_ratios(logprobs_N, anchor_N, part.turns_N, len(late_M), settings.objective.kto_beta)
         ledger.compare(ratio_M)
         late = kto_loss(ratio_M, late_M, gain_M, ledger.whole.reference, settings.objective.kto_beta)
         tally.add(kto_loss=late.detach())
-        return losses.loss_N.sum() + late, fit
-    return losses.loss_N, fit
-
-
-def computing_in(settings: LearnerSettings) -> AbstractContextManager[object]:
-    """Return a context for matrix products in low precision, over float32 weights; log-probabilities stay float32."""
-    if settings.compute.precision == "float32":
-        return nullcontext()
-    return torch.autocast(settings.device.split(":")[0], dtype=torch.bfloat16)
+        return losses.loss_N.sum() + late + beside, fit
+    return (losses.loss_N if told is None else losses.loss_N.sum() + beside), fit
 
 
 def _anchor_logprobs(

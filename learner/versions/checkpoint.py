@@ -141,10 +141,10 @@ class Checkpoints:
         return None, faults
 
     def disk_bytes(self) -> int:
-        """Return what the directory takes of the disk, but for what a thread is writing."""
+        """Return what the directory takes of the disk, but for what a thread is writing, and for other policies'."""
         found = (path for path in self._directory.iterdir() if path.suffix != PARTIAL)
         files = (file for path in found for file in (path.iterdir() if path.is_dir() else [path]))
-        return sum(file.stat().st_size for file in files)
+        return sum(file.stat().st_size for file in files if file.is_file())
 
     def delete(self, version: PolicyRef) -> None:
         shutil.rmtree(self._path(version))

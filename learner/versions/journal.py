@@ -5,7 +5,7 @@
 From an entry its version's weights can be made again, upon the last checkpoint, and published. It is some kilobytes,
 where a checkpoint is several times the size of what trains."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,11 +24,28 @@ FORMAT: Final = 1
 _PREFIX, _SUFFIX = "journal-", ".msgpack.zst"
 
 
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The updates that are to be made again without what was excluded since.
+
+    `orders` ask for it; `left` are the versions whose updates are still to be made again, the oldest first, of
+    `updates`; `instead` names for each version of before the one that stands for it now. Of those that are done,
+    some were `made_again`, some held nothing else (`emptied`), and some could not be made again (`lost`)."""
+
+    orders: tuple[int, ...]
+    left: tuple[PolicyRef, ...]
+    updates: int
+    instead: dict[PolicyRef, PolicyRef] = {}
+    made_again: int = 0
+    emptied: int = 0
+    lost: int = 0
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """The entry of one update.
 
     `policy` still lacks digest and the weights' path. `lineage` runs from the first version to this one; `live` and
-    `refused` are what was known of releases up to `offsets`; `pending` are the rewards that waited then."""
+    `refused` are what was known of releases up to `offsets`; `pending` are the rewards that waited then; `exclusions`
+    is the number of the newest order to exclude turns that was obeyed, and `plan` what is still to be made again."""
 
     format: int = FORMAT
     policy: PolicyVersion
@@ -38,6 +55,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[PolicyRef, ...]
     offsets: dict[str, int]
     pending: tuple[Reward, ...]
+    exclusions: int = 0
+    plan: Plan | None = None
 
     @property
     def version(self) -> PolicyRef:
@@ -69,6 +88,23 @@ class Journal:
     def prune(self) -> None:
         for path in self._paths()[JOURNAL_VERSIONS:]:
             path.unlink()
+
+    def rewrite(self, change: Callable[[Entry], Entry | None]) -> int:
+        """Change what entries say, durably; return how many changed. One that is not whole, or becomes None, goes."""
+        changed = 0
+        for path in self._paths():
+            try:
+                entry = self._read(path)
+            except CheckpointError:
+                path.unlink()
+                continue
+            new = change(entry)
+            changed += new != entry
+            if new is None:
+                path.unlink()
+            elif new != entry:
+                self.write(new)
+        return changed
 
     def discard(self, entry: Entry) -> None:
         self._path(entry.version).unlink(missing_ok=True)

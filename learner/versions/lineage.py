@@ -3,7 +3,10 @@
 The learner goes on from its own newest version while that descends from the live one. When a version of its lineage is
 rolled back or rejected, or a version that it did not make goes live, it resumes from the live version as its child. It
 runs at most `max_lead` versions ahead of the live one. Turns that only an abandoned branch used are not trained on
-again."""
+again.
+
+A live version that learned from what is excluded since may serve, and is not built upon: its newest ancestor that did
+not stands for it (`trunk`)."""
 
 from dataclasses import dataclass, field
 
@@ -18,6 +21,8 @@ _REMEMBERED = MOST_VERSIONS_BEHIND + 1
 class Lineage:
     """The versions of one policy, from the anchor to the newest; `live` is None before anything was released.
 
+    `trunk` is the version to build upon: the live one, or what stands for it.
+
     What becomes of other policies' versions is not its concern."""
 
     versions: list[PolicyRef] = field(default_factory=list)
@@ -26,13 +31,14 @@ class Lineage:
     released: list[PolicyRef] = field(default_factory=list)  # that ever were live, ascending; the newest of them
     anchor: PolicyRef | None = None  # that the KL term holds to; None: the given model
     policy: PolicyName = BASE
+    trunk: PolicyRef | None = None
 
     def follow(self, release: Release) -> None:
         if release.version.policy != self.policy:
             return
         match release.state:
             case "live":
-                self.live = release.version
+                self.live = self.trunk = release.version
                 self.refused.discard(release.version)
                 self.released = sorted({*self.released, release.version})[-_REMEMBERED:]
             case "rolled_back" | "rejected":
@@ -43,11 +49,11 @@ class Lineage:
         return self.versions[-1] if self.versions else None
 
     def must_resume_from(self) -> PolicyRef | None:
-        """Return the live version when the newest one may not be built upon; else None."""
+        """Return the trunk when the newest version may not be built upon; else None."""
         if self.live is None or self.live in self.refused:
             return None  # what serves instead is about to be said
-        if self.live not in self.versions or self.refused & set(self.versions):
-            return self.live
+        if self.trunk not in self.versions or self.refused & set(self.versions):
+            return self.trunk
         return None
 
     def resumed_from(self, version: PolicyRef, ancestors: list[PolicyRef]) -> None:
@@ -55,9 +61,9 @@ class Lineage:
         self.refused -= set(self.versions)
 
     def may_train(self, max_lead: int) -> bool:
-        if self.live is None or self.live in self.refused or self.live not in self.versions:
+        if self.live is None or self.live in self.refused or self.trunk not in self.versions:
             return False
-        return len(self.versions) - 1 - self.versions.index(self.live) < max_lead
+        return len(self.versions) - 1 - self.versions.index(self.trunk) < max_lead
 
     def due_anchor(self, every: int | None) -> PolicyRef | None:
         """Return the live version when it is `every` versions or more after the anchor; else None."""

@@ -1,10 +1,12 @@
-"""The turns that a lineage was trained on, read from its manifests: for a learner that lacks the checkpoint."""
+"""What a lineage was trained on, read from its manifests: its turns, and how they compared with eval suites."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 
 from core.ids import InferenceId, PolicyRef
 from core.ports import Blobs, Store
-from learner.sequences.scored import Applied
+from learner.sequences.kept_out import SuiteCheck
+from learner.sequences.scored import Applied, applied_after
 from learner.versions import manifest
 
 
@@ -22,24 +24,25 @@ def ancestry(store: Store, version: PolicyRef) -> list[PolicyRef]:
 
 
 def applied_on(lineage: list[PolicyRef], blobs: Blobs) -> dict[InferenceId, Applied]:
-    """Return the last revision of each turn that trained on the lineage.
+    """Return what is known of each turn that an update of the lineage had.
 
-    Versions without a manifest trained on none."""
+    Versions without a manifest had none."""
     applied: dict[InferenceId, Applied] = {}
+    for version, made in _manifests(lineage, blobs):
+        for record, reward, age_s in zip(made.turns, made.rewards, made.ages_s, strict=True):
+            received_at = (reward.last_outcome_at or reward.decided_at) - timedelta(seconds=age_s)
+            before = applied.get(record.inference_id)
+            applied[record.inference_id] = applied_after(before, record, reward, version, received_at)
+    return applied
+
+
+def compared_with_suites(lineage: list[PolicyRef], blobs: Blobs) -> tuple[SuiteCheck, ...]:
+    """Return how many turns of the lineage were compared with each suite of eval cases, and how many were left out."""
+    return manifest.checked(made for _, made in _manifests(lineage, blobs))
+
+
+def _manifests(lineage: list[PolicyRef], blobs: Blobs) -> Iterator[tuple[PolicyRef, manifest.Manifest]]:
     for version in lineage:
         path = manifest.path_of(version)
-        if not blobs.exists(path):
-            continue
-        made = manifest.decode(blobs.get(path))
-        for record, reward, age_s in zip(made.turns, made.rewards, made.ages_s, strict=True):
-            if record.dropped is None:
-                applied[record.inference_id] = Applied(
-                    revision=record.revision,
-                    reward=record.reward,
-                    follow=record.follow,
-                    credits=reward.credits,
-                    scale=record.scale,
-                    version=version,
-                    received_at=(reward.last_outcome_at or reward.decided_at) - timedelta(seconds=age_s),
-                )
-    return applied
+        if blobs.exists(path):
+            yield version, manifest.decode(blobs.get(path))

@@ -24,6 +24,7 @@ _RATES = {"local": 20.0, "sglang": 8.0}  # sessions a second: what two cores car
 _START_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 90.0
 _TAUGHT_S = 600.0
+WORDS = {"ONWARD_LEARNER__WORDS__WEIGHT": "1.0"}
 PRETRAINED_NAME = "smollm2"
 _BRIEF_TOKENS = 512  # of context: its users ask for little, and a longer one takes memory
 _MATURITY_S = 20.0  # users have spoken by then; the shipped spec waits ten minutes for them
@@ -113,7 +114,13 @@ def pretrained_settings(seed: int) -> dict[str, str]:
 
 
 def run_pretrained_demo(
-    output: Path, *, seconds: float | None, seed: int, overrides: Mapping[str, str], unfit: Mapping[str, bool]
+    output: Path,
+    *,
+    seconds: float | None,
+    seed: int,
+    words: bool = False,
+    overrides: Mapping[str, str],
+    unfit: Mapping[str, bool],
 ) -> int:
     """Let users who want small functions teach a model that somebody else trained, and return their exit code.
 
@@ -121,11 +128,11 @@ def run_pretrained_demo(
     model is not there, or for an option of the tiny model's users (those of `unfit` that are true)."""
     if given := [name for name, is_given in unfit.items() if is_given]:
         raise ConfigError(f"{', '.join(given)}: only for the tiny model's users, not with --model {PRETRAINED_NAME}")
-    settings = {**pretrained_settings(seed), **overrides}
+    settings = {**pretrained_settings(seed), **(WORDS if words else {}), **overrides}
     service_directory = output / "service"
     shutil.rmtree(service_directory, ignore_errors=True)
     options = ["--model", PRETRAINED_NAME, "--seed", str(seed), "--output", str(output)]
-    options += ["--seconds", str(_TAUGHT_S if seconds is None else seconds)]
+    options += ["--seconds", str(_TAUGHT_S if seconds is None else seconds), *(["--words"] if words else [])]
     with running_service(service_directory, settings) as urls:
         replicas = [argument for url in urls for argument in ("--url", url)]
         command = [sys.executable, "-m", "simulator.functions", *replicas, *options]

@@ -1,8 +1,12 @@
 """`onward doctor`: what a service needs, looked at one by one, and what to do where it is not as it must be."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,7 +24,7 @@ from onward.commands.client import opened
 from onward.directory.layout import SHIPPED_MODEL, Layout
 from onward.profiles import held
 from onward.profiles.init import this_machine
-from onward.wiring.foundation import is_distributed, read_directory, spec_path
+from onward.wiring.foundation import is_distributed, open_store, read_directory, spec_path
 
 _MAX_SKEW_S = 1.0
 _OK = "[green]ok[/green]"
@@ -60,7 +64,7 @@ def _checks(layout: Layout, settings: Settings) -> Iterator[Check]:
     yield Check("model", lambda: _model(settings), "point serving.model at a Hugging Face directory")
     yield from _profile_checks(layout, settings)
     yield Check("rewards", lambda: _rewards(layout, settings), "mend the file; docs/rewards.md says how it is written")
-    yield Check("api keys", lambda: _keys(settings), "docs/settings.md, [api]")
+    yield Check("api keys", lambda: _keys(settings, layout), "docs/settings.md, [api]")
     yield Check("blobs", lambda: _place("blobs", settings.blobs, layout), "allow us to read, write and delete there")
     if settings.archive.has_work:
         yield Check("archive", lambda: _archive(settings, layout), "allow us to read, write and delete there")
@@ -133,7 +137,7 @@ def _running_checks(layout: Layout, expected: Expectation, running: held.Running
 
 
 def _samples(layout: Layout) -> dict[str, float]:
-    with opened(layout.root, "GET", "/metrics", None) as answer:
+    with opened(layout.root, "GET", "/metrics", os.environ.get("ONWARD_KEY")) as answer:
         lines = answer.read().decode().splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if name[:1] not in "# "}
 
@@ -164,12 +168,16 @@ def _rewards(layout: Layout, settings: Settings) -> str:
     return f"{path}: {', '.join(spec.outcomes)}"
 
 
-def _keys(settings: Settings) -> str:
+def _keys(settings: Settings, layout: Layout) -> str:
     from api.access.identity import KeyRing
 
-    KeyRing(settings.api)
-    count = len(settings.api.keys)
-    return f"{count} keys" if count else "none: requests from loopback may do everything"
+    with closing(open_store(layout, settings)) as store, store.look() as view:
+        stored = view.keys.all()
+    KeyRing(settings.api, stored)
+    in_force = sum(not key.is_over(datetime.now(UTC)) for key in stored)
+    if not settings.api.keys and not stored:
+        return "none: requests from loopback may do everything"
+    return f"{len(settings.api.keys)} keys in the settings, {in_force} in force in the store"
 
 
 def _archive(settings: Settings, layout: Layout) -> str:
@@ -205,7 +213,7 @@ def _engine_checks(settings: Settings) -> Iterator[Check]:
             "SGLang", lambda: _interpreter(servers.python), "run `make sglang-cpu`, or set serving.sglang.python"
         )
     for url in servers.urls:
-        yield Check(f"SGLang {url}", lambda url=url: _engine(url, settings), "start it, or mend serving.sglang.urls")  # type: ignore[misc]
+        yield Check(f"SGLang {url}", partial(_engine, url, settings), "start it, or mend serving.sglang.urls")
 
 
 def _interpreter(python: Path) -> str:
@@ -215,6 +223,7 @@ def _interpreter(python: Path) -> str:
 
 
 def _engine(url: str, settings: Settings) -> str:
+    from serving.engines.sglang.adapters.arguments import check_takes_adapters
     from serving.engines.sglang.admin import Admin
 
     servers = settings.serving.sglang
@@ -225,6 +234,8 @@ def _engine(url: str, settings: Settings) -> str:
         admin.close()
     if info.dtype not in ("auto", servers.dtype):
         raise ConfigError(f"serving.sglang.dtype is {servers.dtype}, and the server has {info.dtype}")
+    if settings.policies:
+        check_takes_adapters(info.told, url, settings.learner.lora)
     return f"SGLang {info.sglang}, {info.dtype}, context {info.context_length:,}, grammars by {info.grammars}"
 
 

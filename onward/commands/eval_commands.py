@@ -1,16 +1,24 @@
-"""The commands `onward evals` and `onward propose`: what a version must show before it serves.
+"""The commands `onward evals`, `onward suite` and `onward propose`: what a version must show before it serves.
 
 Modules that a command needs are imported when it runs, as in `onward.cli`."""
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import App, Parameter
 
-from onward.commands.options import DEFAULT_DIRECTORY, Directory, Key, Set, overrides_of
+from core.errors import ConfigError, from_extra
+from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Key, Set, To, overrides_of
+
+if TYPE_CHECKING:
+    from onward.trials.attempts import Workplace
 
 evals = App(name="evals", help="Ask versions suites of cases, and compare two versions by them.")
+suites = App(name="suite", help="Make suites of what users did, and see that nothing of them was learned.")
 
 
 @evals.command(name="run")
@@ -27,6 +35,10 @@ def run_evals(
     concurrency: Annotated[int, Parameter(help="The number of requests at a time.")] = 8,
     budget_s: Annotated[float, Parameter(help="The time for the whole suite; later cases do not run.")] = 600.0,
     allow_commands: Annotated[bool, Parameter(negative="", help="Let checkers run commands on this machine.")] = False,
+    work: Annotated[
+        Path | None, Parameter(help="A folder for images and sandboxes, in which agents work on the suite's tasks.")
+    ] = None,
+    image: Annotated[list[str] | None, Parameter(help="PATTERN=machine or PATTERN=FOLDER: stands for images.")] = None,
     key: Key = None,
     json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
 ) -> None:
@@ -38,7 +50,49 @@ def run_evals(
 
     live = None if live_url is None and live_model is None else (live_url or url, live_model or model)
     limits = (budget_s, concurrency, allow_commands)
-    sys.exit(0 if run(suite, (url, model), live, limits, margin, key, as_json=json_) else 1)
+    place = None if work is None else _workplace(work, image or ())
+    sys.exit(0 if run(suite, (url, model), live, limits, margin, key, as_json=json_, workplace=place) else 1)
+
+
+def _workplace(folder: Path, images: Sequence[str]) -> "Workplace":
+    with from_extra("environments", "--work"):
+        from onward.trials.attempts import Workplace
+
+    if malformed := [each for each in images if "=" not in each]:
+        raise ConfigError(f"--image {malformed[0]}: want PATTERN=machine or PATTERN=FOLDER")
+    return Workplace(folder, dict(each.split("=", 1) for each in images))
+
+
+@suites.command(name="mine")
+def mine_suite(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    into: Annotated[Path, Parameter(help="The suite's folder; drafts of sessions that it has already stay.")],
+    workload: Annotated[str | None, Parameter(help="Only sessions with turns of this workload.")] = None,
+    from_: From = None,
+    to: To = None,
+    set_: Set = None,
+) -> None:
+    """Draft eval cases from sessions whose users let the service learn, and kept an answer.
+
+    A person accepts or refuses each draft on the console of a service whose `release.evals.drafts` names the folder."""
+    from onward.suites.mine import mine
+
+    print(json.dumps(mine(directory, into, from_, to, workload, overrides_of(set_))))
+
+
+@suites.command(name="checks")
+def suite_checks(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    version: Annotated[str | None, Parameter(help="The version; without it, the newest.")] = None,
+    set_: Set = None,
+) -> None:
+    """Print, as JSON, with which suites a version's turns were compared, and how many were left out."""
+    from onward.suites.checks import checks_of
+
+    found, checks = checks_of(directory, version, overrides_of(set_))
+    print(json.dumps({"version": found, "suites": msgspec.to_builtins(checks)}, indent=1))
 
 
 def propose(

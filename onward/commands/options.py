@@ -17,6 +17,12 @@ From = Annotated[
     str | None, Parameter(name="--from", help="Only records logged at or after this time: 2026-11-21T15:00:00Z.")
 ]
 To = Annotated[str | None, Parameter(name="--to", help="Only records logged before this time.")]
+Where = Annotated[
+    list[str] | None,
+    Parameter(
+        negative="", help="Only these turns: 'workload = chat and version >= 12'; docs/research.md has the fields."
+    ),
+]
 ChildName = Annotated[str | None, Parameter(name="--child", show=False)]
 """The name by which its parent process finds this one, which then ends when the parent ends."""
 

@@ -51,6 +51,11 @@ class Layout:
     def learner(self) -> Path:
         return self.root / "learner"
 
+    @property
+    def rollouts(self) -> Path:
+        """The journal of rollouts, their report, and what their sandboxes are made of."""
+        return self.root / "rollouts"
+
     def host(self, name: str) -> Path:
         """Return the folder of one engine's host: verified versions, and its engine's log."""
         return self.root / "hosts" / name
@@ -72,6 +77,11 @@ class Layout:
         return self.root / "cache"
 
     @property
+    def rescored(self) -> Path:
+        """The past as `onward rescore` scores it, while it does."""
+        return self.root / "rescore.partial"
+
+    @property
     def model_check(self) -> Path:
         """Digest of the model, code and processor of which the engine was last compared with transformers."""
         return self.root / "model_check"
@@ -85,6 +95,11 @@ class Layout:
     def address(self) -> Path:
         """JSON of the running service's pid and URL."""
         return self.root / "service.json"
+
+    @property
+    def audit_head(self) -> Path:
+        """The head of the audit trail, which shows when something was cut off the trail's end."""
+        return self.root / "audit" / "head.json"
 
     def ensure(self) -> None:
         private_folder(self.root)

@@ -16,7 +16,7 @@ from core.errors import ConfigError
 from core.events import PolicyVersion
 from core.ids import base_ref
 from learner.model.ranks import ALONE
-from learner.rank_group import RankGroup
+from learner.rank_group import RankGroup, states_of_all
 from learner.reliving import Reliving, Unlike
 from learner.versions.manifest import settings_of
 from learner.versions.provenance import ancestry
@@ -35,7 +35,7 @@ class Relived:
     def live_again(self, policy: PolicyVersion) -> str:
         """Make the version from its parent, which was made before; in words how that went. Raises Unlike."""
         made = self._reliving.manifest_of(policy.version)
-        self._group = self._group or RankGroup(self._model, settings_of(made), ALONE)
+        self._group = self._group or RankGroup(states_of_all(self._model, ALONE), settings_of(made))
         _, result = self._reliving.live_again(made)
         with tempfile.TemporaryDirectory() as directory:
             digest = self._reliving.digest(Path(directory), settings_of(made))
@@ -55,7 +55,7 @@ def prove(directory: Path, version: int | None, overrides: Mapping[str, str]) ->
 
     A `version` of None is the one that serves. It stops at the first that differs. Raises ConfigError for an unknown
     version."""
-    require_directory(directory)
+    require_directory(directory, overrides)
     with (
         closing(open_foundation(directory, overrides)) as source,
         Progress(console=Console(stderr=True)) as progress,  # on stdout are the proofs

@@ -5,16 +5,22 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from core.errors import ConfigError
+from core.errors import ConfigError, from_extra
+from core.ids import PolicyRef
+from core.ports import Policy
 from serving.evals.cases import Suite, load_suite
-from serving.evals.endpoint import Endpoint
+from serving.evals.endpoint import HEADERS, Endpoint
 from serving.evals.gate import Bounds, GateDecision, evaluate
-from serving.evals.run import CaseResult, Limits, run_suite
+from serving.evals.run import Attempter, CaseResult, Limits, run_suite
+
+if TYPE_CHECKING:
+    from onward.trials.attempts import Attempts, Workplace
 
 Target = tuple[str, str]
 """An endpoint's URL, and the model's name there."""
@@ -29,17 +35,20 @@ def run(
     key: str | None,
     *,
     as_json: bool = False,
+    workplace: "Workplace | None" = None,
 ) -> bool:
     """Print the results; return whether every case ran and, in a comparison, whether the gate passes the version.
 
-    `limits`: see `Limits`. Raises ConfigError naming the option, or the file and the case at fault."""
+    `limits`: see `Limits`. `workplace`: where agents work on the suite's tasks, which have no score without one. Raises
+    ConfigError naming the option, or the file and the case at fault."""
     check_options(margin, *limits[:2])
     suite, console = load_suite(directory), Console()
+    agents = None if workplace is None or not suite.has_tasks else _agents(suite, workplace)
     if live is None:
-        results = asyncio.run(_alone(suite, candidate, key, Limits(*limits)))
+        results = asyncio.run(_alone(suite, candidate, key, Limits(*limits), agents))
         console.print_json(data=_figures(suite, results)) if as_json else _show(console, results)
         return all(result.score is not None for result in results)
-    verdict = asyncio.run(_beside(suite, candidate, live, key, Limits(*limits), Bounds(margin=margin)))
+    verdict = asyncio.run(_beside(suite, candidate, live, key, Limits(*limits), Bounds(margin=margin), agents))
     console.print_json(data={"suite": suite.digest, **asdict(verdict)}) if as_json else _tell(console, verdict)
     return verdict.action == "pass"
 
@@ -56,17 +65,51 @@ def check_options(margin: float, budget_s: float, concurrency: int, reward_margi
             raise ConfigError(f"{option}: want {wanted}")
 
 
-async def _alone(suite: Suite, target: Target, key: str | None, limits: Limits) -> list[CaseResult]:
-    async with aclosing(Endpoint(*target, key)) as endpoint:
-        return await run_suite(suite, endpoint, limits)
+def _agents(suite: Suite, workplace: "Workplace") -> "Attempts":
+    with from_extra("environments", "--work"):
+        from onward.trials.attempts import Attempts
+
+    def unserved(policy: Policy, version: PolicyRef) -> NoReturn:
+        raise AssertionError("endpoints are asked, and serve what they serve")
+
+    return Attempts(suite, workplace, unserved)
+
+
+async def _alone(
+    suite: Suite, target: Target, key: str | None, limits: Limits, agents: "Attempts | None"
+) -> list[CaseResult]:
+    async with AsyncExitStack() as held:
+        endpoint = await held.enter_async_context(aclosing(Endpoint(*target, key)))
+        return await run_suite(suite, endpoint, limits, await _attempter(held, agents, target, key))
 
 
 async def _beside(
-    suite: Suite, candidate: Target, live: Target, key: str | None, limits: Limits, bounds: Bounds
+    suite: Suite,
+    candidate: Target,
+    live: Target,
+    key: str | None,
+    limits: Limits,
+    bounds: Bounds,
+    agents: "Attempts | None",
 ) -> GateDecision:
-    async with AsyncExitStack() as stack:
-        one, other = [await stack.enter_async_context(aclosing(Endpoint(*t, key))) for t in (candidate, live)]
-        return await evaluate(suite, one, other, limits, bounds)
+    async with AsyncExitStack() as held:
+        targets = candidate, live
+        one, other = [await held.enter_async_context(aclosing(Endpoint(*target, key))) for target in targets]
+        work = [await _attempter(held, agents, target, key) for target in targets]
+        attempts = (work[0], work[1]) if work[0] is not None and work[1] is not None else None
+        return await evaluate(suite, one, other, limits, bounds, attempts)
+
+
+async def _attempter(
+    held: AsyncExitStack, agents: "Attempts | None", target: Target, key: str | None
+) -> Attempter | None:
+    if agents is None:
+        return None
+    from onward.trials.version_service import VersionAddress
+
+    url, model = target
+    address = VersionAddress(url.rstrip("/"), key, model)
+    return await held.enter_async_context(agents.asking(address, {**HEADERS, "x-onward-environment": "simulated"}))
 
 
 def _figures(suite: Suite, results: Sequence[CaseResult]) -> dict[str, Any]:
@@ -99,7 +142,7 @@ def _show(console: Console, results: Sequence[CaseResult]) -> None:
 
 def _add(table: Table, name: str, results: Sequence[CaseResult]) -> None:
     right, missing = _right(results), sum(result.score is None for result in results)
-    table.add_row(name, str(len(results)), "" if right is None else f"{right:.1%}", str(missing))
+    table.add_row(Text(name), str(len(results)), "" if right is None else f"{right:.1%}", str(missing))
 
 
 def _tell(console: Console, verdict: GateDecision) -> None:

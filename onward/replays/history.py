@@ -1,23 +1,29 @@
 """The past for commands: `onward archive --once`, and what `export`, `replay` and `midtrain` read."""
 
+import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.progress import Progress
 
 from core.errors import ConfigError, LogUnavailable
-from core.events import Completion, Outcome, SessionEnded, Topic
+from core.events import Completion, Outcome, Reward, SessionEnded, Topic
 from core.ids import Namespace
+from core.operations.exclusions import Exclusion, is_excluded
 from core.ports import EventLog, Record, Store
+from core.settings import Settings, load_settings
+from core.settings.policies import teaches_base
 from ingest.archive.history import History
-from onward.wiring.archive import archive_blobs, build_keeper
-from onward.wiring.foundation import Foundation, open_foundation
+from onward.directory.layout import Layout
+from onward.wiring.foundation import Foundation, is_distributed, open_foundation
+from onward.wiring.log.archive import archive_blobs, build_keeper
 from onward.wiring.stages import wanted_readers
 
 _CONNECT_S = 30.0
 _LOOK_EVERY_S = 0.1
+_PART = 500  # of one query
 
 
 def keep_once(directory: Path, overrides: Mapping[str, str]) -> dict[str, int]:
@@ -58,10 +64,10 @@ def span(batches: Iterable[list[Record]], directory: Path) -> tuple[datetime, da
     """Event times of the first and the last turn or outcome. Raises ConfigError where there is none."""
     ends: set[datetime] = set()
     for records in batches:
-        seen = ends.union(moment for record in records if (moment := _event_time(record)) is not None)
+        seen = ends.union(at for record in records if (at := _event_time(record)) is not None)
         ends = {min(seen), max(seen)} if seen else ends
     if not ends:
-        raise ConfigError(f"{directory}: no turns to replay, or none from --from to --to")
+        raise ConfigError(f"{directory}: no turns, or none that --from, --to and --namespace leave")
     return min(ends), max(ends)
 
 
@@ -70,6 +76,38 @@ def put_turns_of(batches: Iterable[list[Record]], store: Store) -> Iterator[list
     for records in batches:
         with store.work() as work:
             work.turns.put([record.event for record in records if isinstance(record.event, Completion)])
+        yield records
+
+
+def exclusions_of(store: Store) -> list[Exclusion]:
+    """Return the orders of a directory's store that keep turns from training."""
+    with store.look() as view:
+        return view.exclusions.in_order()
+
+
+def not_excluded(rewards: Sequence[Reward], orders: Sequence[Exclusion], turns: Store) -> list[Reward]:
+    """Return the rewards that may train; `turns` has the turns that they are of."""
+    if not orders:
+        return list(rewards)
+    kept: list[Reward] = []
+    for start in range(0, len(rewards), _PART):
+        part = rewards[start : start + _PART]
+        with turns.look() as view:
+            found = view.turns.get_many({reward.inference_id for reward in part})
+        kept += [each for each in part if not is_excluded(orders, found[each.inference_id], each)]
+    return kept
+
+
+def bases_own(rewards: Sequence[Reward], settings: Settings) -> list[Reward]:
+    """Return the rewards that the base policy may learn from, as `[sharing]` says: replays are of it."""
+    return [each for each in rewards if teaches_base(settings.policies, settings.sharing, each.namespace)]
+
+
+def put_told(batches: Iterable[list[Record]], store: Store) -> Iterator[list[Record]]:
+    """All records; their turns and outcomes are in the store before anybody asks for them."""
+    for records in put_turns_of(batches, store):
+        with store.work() as work:
+            work.outcomes.put([record.event for record in records if isinstance(record.event, Outcome)])
         yield records
 
 
@@ -95,25 +133,32 @@ def await_log(log: EventLog) -> None:
 
 def period(begin: str | None, end: str | None) -> tuple[datetime | None, datetime | None]:
     """Return the times of `--from` and `--to`. Raises ConfigError naming the option."""
-    first, last = _moment("--from", begin), _moment("--to", end)
+    first = None if begin is None else moment("--from", begin)
+    last = None if end is None else moment("--to", end)
     if first is not None and last is not None and first >= last:
         raise ConfigError(f"--from {begin} is not before --to {end}")
     return first, last
 
 
-def _moment(option: str, text: str | None) -> datetime | None:
-    if text is None:
-        return None
+def moment(option: str, text: str) -> datetime:
+    """Return the time that an option names. Raises ConfigError naming the option."""
     try:
-        moment = datetime.fromisoformat(text)
+        named = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(f"{option} {text}: want a time as 2026-11-21T15:00:00Z") from error
-    if moment.tzinfo is None:
-        raise ConfigError(f"{option} {text}: a timezone is missing: write {moment.isoformat()}Z for UTC")
-    return moment.astimezone(UTC)
+    if named.tzinfo is None:
+        raise ConfigError(f"{option} {text}: a timezone is missing: write {named.isoformat()}Z for UTC")
+    return named.astimezone(UTC)
 
 
-def require_directory(directory: Path) -> None:
-    """Refuse a directory that does not exist, so that a typo makes no new one. Raises ConfigError."""
+def require_directory(directory: Path, overrides: Mapping[str, str] | None = None) -> None:
+    """Refuse a directory in which no service has run, so that a typo makes no new one. Raises ConfigError.
+
+    Where log and store are services of their own, which its settings say, nothing of them is in it."""
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory")
+    layout = Layout(directory)
+    if layout.store.exists() or layout.log.exists():
+        return
+    if not is_distributed(load_settings(layout.settings, {**os.environ, **(overrides or {})})):
+        raise ConfigError(f"{directory}: no service has run in it: it has neither {layout.store.name} nor log.db")

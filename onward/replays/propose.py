@@ -18,13 +18,14 @@ from core.ids import PolicyRef
 from core.model.probes import get_probe, put_probe
 from core.ports import WeightsRef
 from learner.versions import manifest
-from onward.replays.history import require_directory
+from onward.replays.history import bases_own, exclusions_of, not_excluded, require_directory
 from onward.replays.report import read, text_digest
 from onward.wiring.foundation import Foundation, open_foundation, open_offline
+from onward.wiring.releases import open_attempts
 from serving.evals.cases import Suite, load_suite
 from serving.evals.engine_answers import EngineAnswers
-from serving.evals.gate import Bounds, evaluate
-from serving.evals.run import Limits
+from serving.evals.gate import Bounds, GateDecision, evaluate
+from serving.evals.run import Limits, opened
 from serving.evals.verdicts import LEFT, of_cases, of_users, together
 
 
@@ -42,13 +43,14 @@ def propose(
     Raises ConfigError when `replay` is no replay, learned nothing, may have memorised a solution of `suite`, or began
     from another model than the service; and when nothing was ever served."""
     report = read(replay)
-    require_directory(directory)
+    require_directory(directory, overrides)
     cases = None if suite is None else load_suite(suite)
     if cases is not None:
         _require_kept_out(cases, report, f"--suite {suite}", replay)
     with closing(open_foundation(directory, overrides or {})) as target, closing(open_offline(replay)) as source:
         made = _newest(source, replay)
         _check_same_anchor(source, target, replay)
+        _require_not_excluded(source, target, replay)
         draft = _hand_over(source, target, made)
         found = [] if report["held_out"] is None else [of_users(report["held_out"], reward_margin)]
         if cases is not None:
@@ -82,6 +84,18 @@ def _check_same_anchor(source: Foundation, target: Foundation, replay: Path) -> 
         raise ConfigError(f"{replay}: it began from other weights ({theirs}) than this service ({ours})")
 
 
+def _require_not_excluded(source: Foundation, target: Foundation, replay: Path) -> None:
+    """Refuse what learned from turns that were excluded after it was made, or of whom the base may not learn."""
+    orders = exclusions_of(target.store)
+    learned = [reward for made in _manifests(source) for reward in made.rewards]
+    excluded = len(learned) - len(not_excluded(learned, orders, source.store))
+    hidden = {reward.namespace for reward in learned} - {each.namespace for each in bases_own(learned, target.settings)}
+    if hidden:
+        raise ConfigError(f"{replay}: it learned from {', '.join(sorted(hidden))}, from whom [sharing] keeps the base")
+    if excluded:
+        raise ConfigError(f"{replay}: it learned from {excluded} rewards of turns that are excluded: replay again")
+
+
 def _anchor(foundation: Foundation) -> PolicyVersion:
     with foundation.store.look() as view:
         versions = view.policies.versions()
@@ -112,13 +126,17 @@ def _hand_over(source: Foundation, target: Foundation, made: PolicyVersion) -> P
         log_offsets={},
         outcome_arrivals=(),
         created_at=target.clock.now(),
+        exclusions=max((order.exclusion_id for order in exclusions_of(target.store)), default=0),
     )
 
 
 def _manifest(source: Foundation, version: PolicyRef, anchor: PolicyRef) -> manifest.Manifest:
     """All updates of the replay as one."""
-    updates = [manifest.decode(source.blobs.get(path)) for path in sorted(source.blobs.list("manifests/"))]
-    return manifest.as_one(updates, version, anchor)
+    return manifest.as_one(_manifests(source), version, anchor)
+
+
+def _manifests(source: Foundation) -> list[manifest.Manifest]:
+    return [manifest.decode(source.blobs.get(path)) for path in sorted(source.blobs.list("manifests/"))]
 
 
 def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits, bounds: Bounds) -> GateVerdict:
@@ -137,8 +155,15 @@ def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits,
             engine.load(_ref(policy))
     engine.start()
     try:
-        sides = [EngineAnswers(engine, renderer, policy.version) for policy in (draft, serving)]
-        return of_cases(asyncio.run(evaluate(suite, sides[0], sides[1], limits, bounds)), serving.version)
+        versions = draft.version, serving.version
+        one, other = (EngineAnswers(engine, renderer, version) for version in versions)
+        work = open_attempts(target, suite, renderer) if suite.has_tasks else None
+
+        async def ask() -> GateDecision:
+            async with opened(work, suite, engine, *versions) as attempts:
+                return await evaluate(suite, one, other, limits, bounds, attempts)
+
+        return of_cases(asyncio.run(ask()), serving.version)
     finally:
         engine.close()
 

@@ -3,32 +3,49 @@
 Time is the log's; every version is released as soon as it is made. The same records (wherever they are now), spec,
 settings and seed give the same rewards and the same weights, down to the digest."""
 
-from collections.abc import Mapping
-from contextlib import closing
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
 from core.clock import ManualClock
 from core.errors import ConfigError
 from core.events import Release, Reward, Topic
-from core.ids import PolicyRef
+from core.ids import InferenceId, PolicyRef
 from core.model.probe_prompts import probe_prompts
 from core.model.weights_digest import digest_of_shards
-from core.reward_spec import load_reward_spec
+from core.reward_spec import RewardSpec, load_reward_spec
 from core.reward_spec.outcome_ages import with_ages
 from core.settings import LearnerSettings
 from core.stages.rounds import Rounds
+from learner.sequences.kept_out import SuiteCheck
 from learner.stage import Learner
 from learner.versions.probe import probe_of_model
+from learner.versions.provenance import ancestry, compared_with_suites
 from onward.replays.held_out import judge, split
-from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
+from onward.replays.history import (
+    bases_own,
+    exclusions_of,
+    not_excluded,
+    open_history,
+    period,
+    put_told,
+    put_turns_of,
+    require_directory,
+    span,
+    watched,
+)
 from onward.replays.report import draw, pace_of, report_of, summary, write
+from onward.replays.selection.chosen import chosen
+from onward.replays.selection.language import parse
 from onward.wiring.foundation import Foundation, open_foundation, open_offline, read_directory
-from onward.wiring.learner import solutions_kept_out
+from onward.wiring.learner import suites_kept_out
 from scoring.rescore import rescore
 from serving.releases import ensure_anchor
 from serving.rendering import load_renderer
@@ -43,41 +60,49 @@ def replay_log(
     end: str | None = None,
     overrides: Mapping[str, str] | None = None,
     holdout: float = 0.0,
+    where: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Replay what was logged from `begin` to before `end`.
 
-    `spec`, `seed` and what `overrides` leaves open default to the directory's own. `holdout`: the share of users that
-    the candidate does not learn from, and is judged by. Each update's figures go into report.json and report.png of
-    `out`. Raises ConfigError when `out` is in use already, when another model generated the turns, or naming the option
-    at fault."""
-    require_directory(directory)
+    What the base policy may learn from (`[sharing]`) is scored, and `where` chooses the turns to learn from. `spec`,
+    `seed` and what `overrides` leaves open default to the directory's own. `holdout`: the share of users that the
+    candidate does not learn from, and is judged by, whatever was chosen. Each update's figures go into report.json and
+    report.png of `out`. Raises ConfigError when `out` is in use already, when another model generated the turns,
+    when `where` chooses none, or naming the option at fault; then nothing is left in `out`."""
+    require_directory(directory, overrides)
     if not 0 <= holdout < 1:
         raise ConfigError(f"--holdout {holdout:g}: want a share from 0 to below 1")
-    times = period(begin, end)
-    if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out}: not empty")
+    times, selection = period(begin, end), parse(where)
+    _require_empty(out)
     with (
+        _empty_after_refusal(out),
         closing(open_foundation(directory, overrides or {})) as source,
         Progress(console=Console(stderr=True)) as progress,  # on stdout is what is returned
     ):
         _require_the_model_that_spoke(source)
-        reward_spec, settings = source.spec, source.settings.learner
-        if spec is not None:
-            reward_spec = load_reward_spec(spec)
-            settings = with_ages(read_directory(directory, overrides)[1].learner, reward_spec)
-        if seed is not None:
-            settings = settings.model_copy(update={"seed": seed})
+        reward_spec, settings = _rules(source, spec, seed, overrides)
         history = open_history(source, Topic.TURNS, *times)
         first, last = span(watched(history, progress, "look"), source.layout.root)
-        with closing(open_offline(out)) as target:
-            records = put_turns_of(watched(history, progress, "score"), target.store)
-            rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
-            learned, held = split(rewards, holdout, target)
+        with closing(open_offline(_made(out))) as target:
+            put = put_told if where else put_turns_of
+            records = put(watched(history, progress, "score"), target.store)
+            scored = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
+            rewards = bases_own(scored, source.settings)
+            admitted = not_excluded(rewards, exclusions_of(source.store), target.store)
+            learnable, held = split(admitted, holdout, target)
+            learned = chosen(learnable, selection, target.store) if where else learnable
+            if where and not learned:
+                raise ConfigError(f"--where {selection.text!r}: chooses none of {len(_turns(learnable))} turns")
             left_out = _learn(source, target, learned, settings, progress)
-            judged = judge(target, source.model, held, reward_spec, settings) if holdout else None
-            kept_out = solutions_kept_out(settings).values()
+            judged = judge(target, source.model, held, settings) if holdout else None
+            suites = suites_kept_out(settings)
+            kept_out = [text for suite in suites for text in suite.solutions.values()]
             report = report_of(target, rewards, reward_spec, settings, (first, last), history.missing, kept_out) | {
+                "where": selection.text,
+                "not_chosen": len(_turns(learnable) - _turns(learned)),
                 "left_out": left_out,
+                "excluded": len(_turns(rewards) - _turns(admitted)),
+                "suites": msgspec.to_builtins(_compared(target)),
                 "holdout": holdout,
                 "held_out": judged,
             }
@@ -85,6 +110,59 @@ def replay_log(
     write(report, pace, out)
     draw(report, out / "report.png")
     return summary(report)
+
+
+def _require_empty(out: Path) -> None:
+    try:
+        is_used = out.exists() and any(out.iterdir())
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from error
+    if is_used:
+        raise ConfigError(f"{out}: not empty")
+
+
+@contextmanager
+def _empty_after_refusal(out: Path) -> Iterator[None]:
+    """Leave nothing in `out`, which was empty, where the replay is refused amid its work."""
+    was_there = out.exists()
+    try:
+        yield
+    except ConfigError:
+        shutil.rmtree(out, ignore_errors=True)
+        if was_there:
+            out.mkdir()
+        raise
+
+
+def _made(out: Path) -> Path:
+    """Make the candidate's directory. Raises ConfigError where that cannot be."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from error
+    return out
+
+
+def _rules(
+    source: Foundation, spec: Path | None, seed: int | None, overrides: Mapping[str, str] | None
+) -> tuple[RewardSpec, LearnerSettings]:
+    """Return what to score and to learn by: the directory's own, where nothing else is given."""
+    reward_spec, settings = source.spec, source.settings.learner
+    if spec is not None:
+        reward_spec = load_reward_spec(spec)
+        settings = with_ages(read_directory(source.layout.root, overrides)[1].learner, reward_spec)
+    return reward_spec, settings if seed is None else settings.model_copy(update={"seed": seed})
+
+
+def _turns(rewards: Sequence[Reward]) -> set[InferenceId]:
+    return {reward.inference_id for reward in rewards}
+
+
+def _compared(target: Foundation) -> tuple[SuiteCheck, ...]:
+    """Return how many turns were compared with each suite, over all versions that the replay made."""
+    with target.store.look() as view:
+        newest, _ = view.policies.newest(1)[0]
+    return compared_with_suites(ancestry(target.store, newest.version), target.blobs)
 
 
 def _require_the_model_that_spoke(source: Foundation) -> None:
@@ -127,7 +205,7 @@ def _learn(
         source.model,
         target.layout.learner,
         clock,
-        solutions_kept_out(settings),
+        suites_kept_out(settings),
         load_renderer(source.model).tokenizer_digest,
     )
     try:

@@ -25,7 +25,20 @@ from onward.wiring.foundation import Foundation
 logger = logging.getLogger(__name__)
 FILE = "report.json"
 PACE_FILE = "pace.json"
-_SUMMARY = ("missing", "rewards", "rewards_digest", "version", "weights_digest", "weights", "left_out", "held_out")
+_SUMMARY = (
+    "missing",
+    "rewards",
+    "rewards_digest",
+    "version",
+    "weights_digest",
+    "weights",
+    "where",
+    "not_chosen",
+    "excluded",
+    "left_out",
+    "suites",
+    "held_out",
+)
 _DRAWN = {
     "reward": "mean reward of the batch",
     "kl": "KL to the anchor (k3)",
@@ -96,7 +109,7 @@ def strata(rewards: Iterable[Reward]) -> dict[str, dict[str, float]]:
     """Summarise the last revisions of all turns, by namespace, workload and source of the reward."""
     last = {reward.inference_id: reward for reward in rewards}
     values: dict[str, list[float]] = {}
-    for reward in last.values():
+    for reward in (each for each in last.values() if not each.void):
         made_of = "+".join(sorted(reward.components)) or "default"
         values.setdefault(f"{reward.namespace}|{reward.workload}|{made_of}", []).append(reward.value)
     return {name: {"turns": len(each), "reward": statistics.fmean(each)} for name, each in sorted(values.items())}

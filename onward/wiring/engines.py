@@ -12,18 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from core.errors import ConfigError
+from core.ids import PolicyName
 from core.model.probe_prompts import probe_prompts
 from core.ports import EventLog, Policy, Store, Weights, WeightsRef
 from core.settings import Settings
+from core.settings.policies import names_of
 from core.stages.rounds import Rounds
 from core.stages.stage import Stage
 from core.stages.start_steps import Progress, say_step
 from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation
+from onward.wiring.sharing import withdrawals
 
 if TYPE_CHECKING:
     from core.model.probes import ProbeRecord
     from serving.engines.host import EngineHost
+    from serving.engines.sglang.adapters.engine import AdapterEngine
     from serving.engines.sglang.engine import SglangEngine
     from serving.fleet import FleetPolicy, FleetView
     from serving.releases import LoopTimer
@@ -121,6 +125,7 @@ class LocalServing:
             foundation.model,
             foundation.weights,
             anchor,
+            keeps_adapters=bool(foundation.settings.policies),
             prompts=probe_prompts(load_renderer(foundation.model)),
             recent=partial(_recent_texts, foundation.store),
             record=foundation.layout.model_check,
@@ -128,7 +133,12 @@ class LocalServing:
         )
         say_step("service", "loaded the model")
         self.policy.on_first_token = timer.first_token
-        self._host = EngineHost(self.policy, foundation.store, foundation.settings.serving.cluster, foundation.clock)
+        policies = names_of(foundation.settings.policies)
+        cluster = foundation.settings.serving.cluster
+        drops = withdrawals(foundation)
+        self._host = EngineHost(
+            self.policy, foundation.store, cluster, foundation.clock, policies=policies, withdrawals=drops
+        )
         self.stages: Mapping[str, Stage] = {"host": self._host}
 
     def states(self) -> Mapping[str, str]:
@@ -215,8 +225,14 @@ def _route(foundation: Foundation) -> tuple["FleetView", "FleetPolicy"]:
     from serving.fleet import FleetPolicy, FleetView
 
     settings = foundation.settings.serving
-    view = FleetView(foundation.store, settings.cluster, foundation.clock, settings.fleet.heartbeat_timeout_s)
-    engines = SglangConnections(settings.sglang)
+    view = FleetView(
+        foundation.store,
+        settings.cluster,
+        foundation.clock,
+        settings.fleet.heartbeat_timeout_s,
+        policies=names_of(foundation.settings.policies),
+    )
+    engines = SglangConnections(settings.sglang, names_versions=bool(foundation.settings.policies))
     facts, grammars = read_model_facts(foundation.model), grammars_of(foundation.model)
     policy = FleetPolicy(view, engines, settings, facts, foundation.clock, grammars)
     view.on_look = policy.notice
@@ -256,27 +272,44 @@ def host_children(layout: Layout, settings: Settings) -> list[Child]:
 
 def build_host(
     foundation: Foundation, name: str, url: str | None, weights: Weights, shares: str
-) -> tuple["SglangEngine", "EngineHost"]:
+) -> tuple["SglangEngine | AdapterEngine", "EngineHost"]:
     """Build one SGLang server's engine and host, which opens `weights` and gives them to others at `shares`.
 
-    Raises ConfigError naming the setting at fault."""
+    With organisations the server has adapters, else whole weights. Raises ConfigError naming the setting at fault."""
+    from core.grammars.library import VERSION
     from serving.engines.host import EngineHost
     from serving.engines.model_facts import read_model_facts
+    from serving.engines.sglang.adapters.engine import AdapterEngine
     from serving.engines.sglang.engine import SglangEngine
 
     settings, directory = foundation.settings.serving.sglang, foundation.layout.host(name)
-    read_model_facts(foundation.model)
-    engine = SglangEngine(name, settings, weights, foundation.blobs, foundation.model, directory, url=url)
-    cluster = foundation.settings.serving.cluster
-    return engine, EngineHost(engine, foundation.store, cluster, foundation.clock, shares=shares)
+    model, blobs, policies = foundation.model, foundation.blobs, foundation.settings.policies
+    read_model_facts(model)
+    engine: SglangEngine | AdapterEngine
+    if policies:
+        lora = foundation.settings.learner.lora
+        engine = AdapterEngine(name, settings, lora, weights, blobs, model, directory, url=url)
+    else:
+        engine = SglangEngine(name, settings, weights, blobs, model, directory, url=url)
+    host = EngineHost(
+        engine,
+        foundation.store,
+        foundation.settings.serving.cluster,
+        foundation.clock,
+        policies=names_of(policies),
+        shares=shares,
+        llguidance=VERSION if url is None else settings.llguidance,  # one that is started has ours, or is refused
+        withdrawals=withdrawals(foundation),
+    )
+    return engine, host
 
 
 def publish_anchor(foundation: Foundation, log: EventLog, *, makes_probe: bool = True) -> WeightsRef:
-    """Publish the given model as the anchor, if that was not done yet.
+    """Publish the given model as the anchor, and as the first version of each policy, if that was not done yet.
 
     `makes_probe`: compute the model's probe the first time, which later versions' are made of, and other computations
     are compared with; that needs torch. Who publishes versions needs it first."""
-    from serving.releases import ensure_anchor
+    from serving.releases import ensure_anchor, ensure_first
     from serving.rendering import load_renderer
 
     settings = foundation.settings
@@ -286,7 +319,7 @@ def publish_anchor(foundation: Foundation, log: EventLog, *, makes_probe: bool =
 
         return probe_of_model(model, settings.learner.device, probe_prompts(load_renderer(model)))
 
-    return ensure_anchor(
+    anchor = ensure_anchor(
         foundation.store,
         log,
         foundation.weights,
@@ -297,12 +330,17 @@ def publish_anchor(foundation: Foundation, log: EventLog, *, makes_probe: bool =
         probe if makes_probe else None,
         foundation.clock,
     )
+    for policy in settings.policies:
+        cluster = settings.serving.cluster
+        ensure_first(foundation.store, log, foundation.blobs, PolicyName(policy), cluster, foundation.clock)
+    return anchor
 
 
 def _let_publish_anchor(foundation: Foundation) -> None:
     """Have another process publish the anchor, so that this one stays light."""
+    cluster = foundation.settings.serving.cluster
     with foundation.store.look() as view:
-        if view.releases.live(foundation.settings.serving.cluster) is not None:
+        if all(view.releases.live(cluster, policy) is not None for policy in names_of(foundation.settings.policies)):
             return
     command = [sys.executable, "-m", "onward", "anchor", str(foundation.layout.root)]
     done = subprocess.run(

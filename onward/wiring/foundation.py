@@ -5,6 +5,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from core import secrets
 from core.blobs import FsspecBlobs
@@ -16,7 +17,11 @@ from core.settings import Settings, load_settings
 from core.settings.secret import secrets_of
 from core.store import SqlStore
 from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
+from serving.weights import host_caches
 from serving.weights.published import BlobWeights
+
+if TYPE_CHECKING:
+    from ingest.sealing import Seals
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def _found(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> 
     spec = load_reward_spec(spec_path(layout, settings))
     settings = settings.model_copy(update={"learner": with_ages(settings.learner, spec)})
     store = open_store(layout, settings)
-    log = _open_log(layout, settings)
+    log = _open_log(layout, settings, store)
     blobs = FsspecBlobs(settings.blobs or layout.blobs, layout.cache)
     serving = settings.serving
     return Foundation(
@@ -73,7 +78,9 @@ def _found(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> 
         log=log,
         store=store,
         blobs=blobs,
-        weights=BlobWeights(blobs, layout.cache / "weights", serving.versions.anchor_every, serving.versions.cached),
+        weights=BlobWeights(
+            blobs, layout.cache / host_caches.VERSIONS, serving.versions.anchor_every, serving.versions.cached
+        ),
         is_shared=is_distributed(settings),
     )
 
@@ -114,7 +121,7 @@ def open_store(layout: Layout, settings: Settings) -> SqlStore:
             return open_postgres(settings.postgres)
 
 
-def _open_log(layout: Layout, settings: Settings) -> EventLog:
+def _open_log(layout: Layout, settings: Settings, store: SqlStore) -> EventLog:
     match settings.mode:
         case "embedded":
             from ingest.sqlite.log import SqliteEventLog
@@ -123,7 +130,18 @@ def _open_log(layout: Layout, settings: Settings) -> EventLog:
         case "distributed":
             from ingest.kafka.log import KafkaEventLog
 
-            return KafkaEventLog(settings.kafka)
+            return KafkaEventLog(settings.kafka, _seals(settings, store))
+
+
+def _seals(settings: Settings, store: SqlStore) -> "Seals | None":
+    from ingest.sealing import Seals
+
+    return Seals(store, SystemClock()) if seals_records(settings) else None
+
+
+def seals_records(settings: Settings) -> bool:
+    """Return whether what users say is sealed before it reaches the log: where that cannot be rewritten, or always."""
+    return is_distributed(settings) and settings.privacy.user_keys != "off"
 
 
 def holder() -> str:

@@ -1,14 +1,17 @@
 """The building of the learner."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.errors import EngineUnavailable
 from core.settings import LearnerSettings
 from onward.wiring.engines import publish_anchor
 from onward.wiring.foundation import Foundation
+from onward.wiring.sharing import withdrawals
 
 if TYPE_CHECKING:
     from learner.model.ranks import Ranks
+    from learner.sequences.kept_out import SuiteSolutions
     from learner.stage import Learner
 
 
@@ -17,6 +20,7 @@ def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> "Lear
 
     Raises EngineUnavailable before there is a first version."""
     from learner.model.ranks import ALONE
+    from learner.policies.roster import Roster
     from learner.stage import Learner
     from serving.rendering import load_renderer
 
@@ -32,10 +36,12 @@ def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> "Lear
         foundation.model,
         foundation.layout.learner,
         foundation.clock,
-        solutions_kept_out(foundation.settings.learner),
+        suites_kept_out(foundation.settings.learner),
         load_renderer(foundation.model).tokenizer_digest,
         ranks or ALONE,
         foundation.settings.stages.record_attempts,
+        Roster(foundation.settings.policies, foundation.settings.sharing),
+        withdrawals(foundation),
     )
 
 
@@ -46,8 +52,20 @@ def _require_anchor(foundation: Foundation) -> None:
             raise EngineUnavailable("the given model is not released yet")
 
 
-def solutions_kept_out(settings: LearnerSettings) -> dict[str, str]:
-    """Return the solutions that turns to learn from must not resemble, by case. Raises ConfigError."""
-    from serving.evals.cases import load_suite
+def suites_kept_out(settings: LearnerSettings) -> "list[SuiteSolutions]":
+    """Return the suites whose solutions turns to learn from must not resemble. Raises ConfigError."""
+    return [solutions_of(suite) for suite in settings.admission.keep_out or ()]
 
-    return {} if settings.admission.keep_out is None else load_suite(settings.admission.keep_out).solutions()
+
+def solutions_of(suite: Path) -> "SuiteSolutions":
+    """Return what a suite's cases have as solutions; a suite whose drafts wait may have no cases yet.
+
+    Raises ConfigError."""
+    from learner.sequences.kept_out import SuiteSolutions
+    from serving.evals.cases import load_suite
+    from serving.evals.task_cases import found_in
+
+    if (suite / "drafts").is_dir() and not found_in(suite, "*.toml"):
+        return SuiteSolutions(suite.name, "")
+    loaded = load_suite(suite)
+    return SuiteSolutions(suite.name, loaded.digest, loaded.solutions())

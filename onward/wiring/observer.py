@@ -8,7 +8,7 @@ from functools import partial
 
 from core import telemetry
 from core.events import PolicyVersion, Topic
-from core.ids import PolicyRef
+from core.ids import BASE, PolicyName, PolicyRef
 from core.ports import EventLog, Record
 from core.records.handling import attempt, words_of
 from core.stages.sources import PlainRecords
@@ -29,7 +29,7 @@ class PolicyObserver(Stage):
         super().__init__()
         self._timer = timer
         self.source = PlainRecords(log.reader([Topic.POLICIES]))
-        self._shown: set[str] = set()
+        self._shown: dict[PolicyName, set[str]] = {}
         self._seen: set[PolicyRef] = set()  # a restarted learner says its newest version again
 
     def handle(self, records: Sequence[Record]) -> None:
@@ -45,14 +45,17 @@ class PolicyObserver(Stage):
         return _SHOWN_EVERY_S
 
     def _show(self, policy: PolicyVersion) -> None:
-        self._shown = observe(policy, self._shown)
+        name = policy.version.policy
+        self._shown[name] = observe(policy, self._shown.get(name, frozenset()))
         self._timer.published(policy)
 
 
 def observe(policy: PolicyVersion, shown: Set[str] = frozenset()) -> set[str]:
     """Set the metrics from a version's figures, and return the names of those that it has.
 
-    `shown` are the names that the version before had."""
+    What adds up is counted over all policies, and for each organisation's by its name; the figures are each policy's.
+
+    `shown` are the names that the policy's version before had."""
     now: dict[str, float] = {}
     telemetry.UPDATES.inc(policy.updates)
     late = policy.metrics.get("late_turns", 0.0)
@@ -70,8 +73,14 @@ def observe(policy: PolicyVersion, shown: Set[str] = frozenset()) -> set[str]:
             telemetry.UNTRAINED_MASS_AGE.labels(age=figure.removeprefix(UNTRAINED)).inc(value)
         else:
             now[figure] = value
+    name = policy.version.policy
+    if name != BASE:
+        telemetry.POLICY_UPDATES.labels(policy=name).inc(policy.updates)
+        telemetry.POLICY_TURNS.labels(policy=name).inc(policy.turns)
+    whose = () if name == BASE else (name,)
+    gauge = telemetry.LEARNER if name == BASE else telemetry.POLICY_LEARNER
     for gone in shown - now.keys():  # this update cannot say it, and an older one's would be taken for its
-        telemetry.LEARNER.remove(gone)
+        gauge.remove(*whose, gone)
     for figure, value in now.items():
-        telemetry.LEARNER.labels(figure=figure).set(value)
+        gauge.labels(*whose, figure).set(value)
     return set(now)

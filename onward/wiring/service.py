@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.errors import ConfigError
+from core.ids import user_hash
 from core.ports import Announcer, EventLog, LiveState
+from core.records.audit_head import HeadFile
+from core.settings import EvalSettings
+from core.settings.policies import names_of, rings_of
 from core.stages.stage import Stage
 from core.stages.start_steps import say_step
 from ingest.spool.spool import SpoolingLog
@@ -17,11 +21,14 @@ from onward.directory.layout import BUILT_SITE
 from onward.wiring.disk import disk_of
 from onward.wiring.engines import Child, Serving, build_serving, child_of, host_children
 from onward.wiring.foundation import Foundation
+from onward.wiring.log.clusters import standings
+from onward.wiring.privacy.erasing import refuse_erased
 from onward.wiring.stages import STAGES, Neighbours, readers
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from serving.evals.mining.folder import SuiteFolder
     from serving.releases import LoopTimer, StoreTraffic
 
 
@@ -41,13 +48,13 @@ class Service:
 
 def build_service(foundation: Foundation) -> Service:
     """Build everything in one process tree, but the HTTP application. Nothing runs yet."""
-    from serving.releases import LoopTimer, StoreTraffic
+    from serving.releases import LoopTimer
 
     settings = foundation.settings
     log = _spooling(foundation, foundation.layout.spool)
     timer = LoopTimer()
     serving = build_serving(foundation, log, timer, is_whole=True)
-    traffic = StoreTraffic(foundation.store, settings.serving.cluster, settings.release)
+    traffic = build_traffic(foundation)
     live_state = build_live_state(foundation)
     beside = Neighbours(log, lambda: live_state, serving)
     rows = [row for row in STAGES if row.is_wanted(settings)]
@@ -71,7 +78,7 @@ def children_of(foundation: Foundation) -> list[Child]:
 def build_api(foundation: Foundation) -> Service:
     """Build one replica of the API: it answers, logs and routes. Other processes do the rest."""
     from ingest.spool.directories import Orphans, claim
-    from serving.releases import LoopTimer, StoreTraffic
+    from serving.releases import LoopTimer
 
     _check(foundation)
     spools = foundation.layout.spools
@@ -83,8 +90,7 @@ def build_api(foundation: Foundation) -> Service:
         undo.callback(log.close_spool)
         serving = build_serving(foundation, log, timer, is_whole=False)
         undo.pop_all()
-    settings = foundation.settings
-    traffic = StoreTraffic(foundation.store, settings.serving.cluster, settings.release)
+    traffic = build_traffic(foundation)
     stages = {
         "orphans": Orphans(spools, partial(_spooling, foundation)),
         "observer": _build_observer(log, timer),
@@ -96,6 +102,18 @@ def build_api(foundation: Foundation) -> Service:
 
 def _spooling(foundation: Foundation, directory: Path) -> SpoolingLog:
     return SpoolingLog(foundation.log, directory, foundation.settings.ingest.spool_bytes)
+
+
+def build_traffic(foundation: Foundation) -> "StoreTraffic":
+    """Build what assigns users to versions, by the experiments in the store and the rings in the settings."""
+    from serving.releases import StoreTraffic
+    from serving.releases.canaries.rings import Members
+
+    settings, policies = foundation.settings, foundation.settings.policies
+    hash_of = partial(user_hash, settings.api.user_hash_key)
+    rings = {policy: rings_of(policies, settings.release.rings, policy) for policy in names_of(policies)}
+    members = {policy: Members(found, hash_of) for policy, found in rings.items() if found}
+    return StoreTraffic(foundation.store, settings.serving.cluster, settings.release, names_of(policies), members)
 
 
 def build_live_state(foundation: Foundation) -> LiveState:
@@ -131,10 +149,18 @@ def _build_observer(log: EventLog, timer: "LoopTimer") -> Stage:
 def _check(foundation: Foundation) -> None:
     """Refuse wrong settings that can be found before anything heavy is loaded."""
     from api.access.identity import KeyRing
+    from api.access.stored_keys import known_keys
 
-    KeyRing(foundation.settings.api)
+    KeyRing(foundation.settings.api, known_keys(foundation.store))
+    refuse_erased(foundation)
     if not foundation.model.is_dir():
         raise ConfigError(f"serving.model: {foundation.model} is no directory")
+
+
+def _drafts(settings: EvalSettings) -> "SuiteFolder | None":
+    from serving.evals.mining.folder import SuiteFolder
+
+    return None if settings.drafts is None else SuiteFolder(settings.drafts)
 
 
 def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "FastAPI":
@@ -150,8 +176,10 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
     return create_app(
         ApiServices(
             settings=foundation.settings.api,
+            privacy=foundation.settings.privacy,
             log=service.log,
             store=foundation.store,
+            blobs=foundation.blobs,
             live_state=service.live_state,
             policy=service.serving.policy,
             renderer=renderer,
@@ -163,7 +191,16 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             traffic=service.traffic,
             reader=(sys.executable, "-m", "onward.http.body_reader", str(foundation.model), str(most_tokens), family),
             disk=disk_of(foundation.layout, foundation.clock),
+            erasure_days=foundation.settings.privacy.erasure_days,
+            drafts=_drafts(foundation.settings.release.evals),
+            quotas=foundation.settings.quotas,
+            audit=foundation.settings.audit,
+            costs=foundation.settings.costs,
+            head=HeadFile(foundation.layout.audit_head, foundation.settings.audit.key),
             site=BUILT_SITE,
             readers=readers(),
+            policies=foundation.settings.policies,
+            clusters=partial(standings, foundation),
+            is_edge=foundation.settings.clusters.role == "edge",
         )
     )

@@ -3,15 +3,23 @@
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 from core.errors import ConfigError
 from core.ports import Weights
+from core.records.withdrawals import Withdrawals
 from onward.wiring.foundation import Foundation
 from serving.engines.other_hosts import OtherHosts
+from serving.weights import host_caches
 from serving.weights.published import BlobWeights
 from serving.weights.sharing.kept_files import KeptFiles
 from serving.weights.sharing.peers import Peers
 from serving.weights.sharing.server import WeightsServer
+
+
+def withdrawals(foundation: Foundation) -> Withdrawals:
+    """Return what drops versions that were erased from this host's caches."""
+    return Withdrawals(foundation.store, partial(host_caches.forget, foundation.layout.cache))
 
 
 @contextmanager
@@ -24,13 +32,13 @@ def shared_weights(foundation: Foundation, name: str) -> Iterator[tuple[Weights,
     if sharing.port is None or foundation.blobs.is_local:
         yield foundation.weights, ""
         return
-    kept = KeptFiles(cache / "files", versions.cached)
+    kept = KeptFiles(cache / host_caches.FILES, versions.cached)
     try:
         server = WeightsServer(kept, sharing.host, sharing.port)
     except OSError as error:
         raise ConfigError(f"serving.sharing.port: {sharing.host}:{sharing.port}: {error.strerror}") from error
     timeout_s = serving.fleet.heartbeat_timeout_s
     peers = Peers(name, kept, OtherHosts(name, foundation.store, serving.cluster, foundation.clock, timeout_s))
-    weights = BlobWeights(foundation.blobs, cache / "weights", versions.anchor_every, versions.cached, peers)
+    weights = BlobWeights(foundation.blobs, cache / host_caches.VERSIONS, versions.anchor_every, versions.cached, peers)
     with closing(server):
         yield weights, f"http://{sharing.name or socket.gethostname()}:{server.port}"

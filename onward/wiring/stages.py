@@ -96,6 +96,15 @@ def _monitors(foundation: "Foundation", beside: Neighbours) -> "Stage":
     return Watcher(beside.log, store, foundation.spec, settings.monitors, clock, settings.stages.record_attempts)
 
 
+def _notifier(foundation: "Foundation", _: Neighbours) -> "Stage":
+    from core.errors import ConfigError
+    from scoring.alerts.stage import Notifier
+
+    if not foundation.settings.alerts.targets:
+        raise ConfigError("alerts.targets is empty: there is nobody to tell")
+    return Notifier(foundation.store, foundation.settings.alerts, foundation.clock)
+
+
 def _judge(foundation: "Foundation", beside: Neighbours) -> "Stage":
     from core.errors import ConfigError
     from scoring.judge import Judge
@@ -107,9 +116,41 @@ def _judge(foundation: "Foundation", beside: Neighbours) -> "Stage":
 
 
 def _archive(foundation: "Foundation", _: Neighbours) -> "Stage":
-    from onward.wiring.archive import build_keeper
+    from onward.wiring.log.archive import build_keeper
 
     return build_keeper(foundation, wanted_readers(foundation.settings))
+
+
+def _eraser(foundation: "Foundation", _: Neighbours) -> "Stage":
+    from onward.wiring.privacy.erasing import build_eraser
+
+    return build_eraser(foundation, wanted_readers(foundation.settings))
+
+
+def _retention(foundation: "Foundation", _: Neighbours) -> "Stage":
+    from onward.wiring.privacy.erasing import build_retention
+
+    return build_retention(foundation)
+
+
+def _gatherer(foundation: "Foundation", _: Neighbours) -> "Stage":
+    from onward.wiring.log.clusters import build_gatherer
+
+    return build_gatherer(foundation)
+
+
+def _follower(foundation: "Foundation", _: Neighbours) -> "Stage":
+    from onward.wiring.log.clusters import build_follower
+
+    return build_follower(foundation)
+
+
+def _rollouts(foundation: "Foundation", _: Neighbours) -> "Stage":
+    from core.errors import from_extra
+
+    with from_extra("environments", "rollouts.enabled"):
+        from onward.wiring.rollouts import Rollouts
+    return Rollouts(foundation.layout, foundation.settings)
 
 
 STAGES = (
@@ -157,6 +198,14 @@ STAGES = (
         is_wanted=lambda settings: settings.monitors.enabled,
     ),
     StageRow(
+        "notify",
+        "notifier",
+        "Tell Alertmanager and webhooks of alarms that open and close, as `[alerts]` says, until stopped; a second one "
+        "stands by. `run` does it, too.",
+        _notifier,
+        is_wanted=lambda settings: bool(settings.alerts.targets),
+    ),
+    StageRow(
         "judge",
         "judge",
         "Judge turns as `[judge]` says, until stopped; in mode `distributed` a second one stands by. `run` does it, "
@@ -172,6 +221,49 @@ STAGES = (
         "stopped; a second one stands by.",
         _archive,
         is_wanted=lambda settings: settings.archive.has_work,
+        is_child=True,
+    ),
+    StageRow(
+        "eraser",
+        "eraser",
+        "Obey orders to erase what users said, place by place, and sign what was removed, until stopped; a second one "
+        "stands by. `run` does it, too.",
+        _eraser,
+    ),
+    StageRow(
+        "retain",
+        "retention",
+        "Remove what is older than `[privacy.namespaces]` keeps it, until stopped; a second one stands by. `run` does "
+        "it, too.",
+        _retention,
+        is_wanted=lambda settings: settings.privacy.has_ages,
+    ),
+    StageRow(
+        "gather",
+        "gatherer",
+        "Tell other clusters what was released here and bring what they logged into this log, as `[clusters]` says, "
+        "until stopped; a second one stands by.",
+        _gatherer,
+        is_wanted=lambda settings: settings.clusters.role == "home",
+        is_child=True,
+    ),
+    StageRow(
+        "follow",
+        "follower",
+        "Release what the home cluster released and send it what was logged here, as `[clusters]` says, until "
+        "stopped; a second one stands by.",
+        _follower,
+        is_wanted=lambda settings: settings.clusters.role == "edge",
+        is_child=True,
+        reads=Topic.TURNS,
+    ),
+    StageRow(
+        "rollouts",
+        "rollouts",
+        "Let the model work on tasks in sandboxes, as `[rollouts]` says, with a progress bar and a report; goes on "
+        "where it was. `run` does it beside the users, where it is enabled.",
+        _rollouts,
+        is_wanted=lambda settings: settings.rollouts.enabled,
         is_child=True,
     ),
 )

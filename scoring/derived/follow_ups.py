@@ -7,6 +7,7 @@ from core.text.edits import likeness
 from core.text.patterns import pattern
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import Conversation
+from scoring.derived.displeasure import judge_of
 from scoring.rewards.facts import normal
 
 _LONGEST = 2000  # characters of a request that are looked at
@@ -18,8 +19,8 @@ def displeased(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclu
     parent, request = conversation.parent, conversation.new_request[:_LONGEST]
     if parent is None or not request:
         return
-    if found := pattern(spec.displeased).search(request):
-        yield Conclusion("follow_up", parent.inference_id, True, f"says: {found.strip()}")
+    if why := judge_of(spec).fault(request):
+        yield Conclusion("follow_up", parent.inference_id, True, why, words=request)
     elif len(request) >= _SHORTEST:
         alike = likeness(normal(request), normal(conversation.earlier_request[:_LONGEST]), spec.repeats)
         if alike:
@@ -33,4 +34,4 @@ def taken_back(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclu
         return
     edit = next((call for call in reversed(conversation.calls) if pattern(spec.edits).is_in(call.line)), None)
     if edit is not None and edit.turn is not None:
-        yield Conclusion("reverted", edit.turn.inference_id, True, f"says: {found.strip()}")
+        yield Conclusion("reverted", edit.turn.inference_id, True, f"says: {found.strip()}", call=edit.id)

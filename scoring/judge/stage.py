@@ -21,6 +21,7 @@ from core import telemetry
 from core.errors import ConfigError
 from core.events import Completion, Outcome, Topic
 from core.ports import Clock, EventLog, Record, Store, TopicPartition
+from core.records.erasing import left
 from core.records.handling import Culprits, attempt, failure_of
 from core.reward_spec import RewardSpec
 from core.settings import JudgeSettings
@@ -130,6 +131,8 @@ class Judge(Stage):
         self._progress = Progress(starts)
 
     def _take(self, record: Record) -> None:
+        with self._store.look() as view:
+            (record,) = left(view, [record])  # nobody else is told what is to be erased
         turn = record.event
         self._progress.begin(record.source, record.offset)
         if not isinstance(turn, Completion):

@@ -306,7 +306,7 @@ class LedgerTransaction:
     def _decide(self, turn: Turn, session: Session, now: datetime) -> Decision:
         self._owner[turn.inference_id] = session
         decision = decide(turn, session, outcomes_about(turn, session, self._spec), self._spec, now)
-        if not math.isfinite(decision.value):
+        if decision.value is not None and not math.isfinite(decision.value):
             raise ValueError(f"turn {turn.inference_id} would be worth {decision.value}")
         if (decision.due_at, decision.closed) != (turn.due_at, turn.closed):
             self.newly_open += (decision.due_at is not None) - (turn.due_at is not None)
@@ -315,7 +315,7 @@ class LedgerTransaction:
             session.note_wait(turn)
             self._remember_due(turn, session)
         if turn.revision >= 0:
-            if decision.value != turn.value:
+            if (decision.value, decision.on_spans) != (turn.value, turn.on_spans):
                 self._reward(turn, session, decision, now)
         elif decision.decided:
             self._reward(turn, session, decision, now)
@@ -325,9 +325,9 @@ class LedgerTransaction:
         """Make the next revision of the reward, dated no earlier than the one before, whatever the clocks say."""
         news = news_about(turn, session, self._spec)
         arrivals = [heard.outcome.received_at for heard in news]
-        why = decision.why if turn.value is None else f"{decision.why}; corrects {turn.value:+.2f}"
+        why = decision.why + _corrected(turn, decision)
         turn.revision += 1
-        turn.value = decision.value
+        turn.value, turn.on_spans = decision.value, decision.on_spans
         turn.decided_at = now if turn.decided_at is None else max(turn.decided_at, now)
         turn.seen_offset = max((heard.offset + 1 for heard in news), default=turn.seen_offset)
         self._changed_turns[turn.inference_id] = turn
@@ -337,9 +337,15 @@ class LedgerTransaction:
                 session_id=turn.session_id,
                 namespace=turn.namespace,
                 workload=turn.workload,
+                environment=turn.facts.environment,
                 revision=turn.revision,
-                value=decision.value,
+                value=decision.value or 0.0,
                 components=decision.components,
+                credits=decision.credits,
+                hints=decision.hints,
+                edits=decision.edits,
+                edited_by=decision.edited_by,
+                said_by=decision.said_by,
                 outcome_ids=decision.outcome_ids,
                 first_outcome_at=min(arrivals, default=None),
                 last_outcome_at=max(arrivals, default=None),
@@ -347,8 +353,15 @@ class LedgerTransaction:
                 spec=self._digest,
                 final=decision.final,
                 decided_at=turn.decided_at,
+                void=decision.value is None,
             )
         )
+
+
+def _corrected(turn: Turn, decision: Decision) -> str:
+    if turn.value is None:
+        return ""
+    return f"; corrects {turn.value:+.2f}" if decision.value != turn.value else "; corrects what it says of some tokens"
 
 
 def _key(event: _Scored) -> SessionKey:

@@ -2,43 +2,56 @@
 
 The value depends on the set of outcomes that stand and on which waits are over, not on the order they came in."""
 
+import hashlib
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
 
 import msgspec
 
-from core.ids import OutcomeId
+from core.events import Credit, Hint, Outcome, TextEdit
+from core.ids import OutcomeId, UserHash
 from core.operations.ledger import Heard, Turn
-from core.reward_spec import Aggregation, OutcomeSpec, RewardSpec, Rules
+from core.reward_spec import OutcomeSpec, RewardSpec, Rules
 from scoring.rewards.amendments import Standing
 from scoring.rewards.conduct import effort_of, penalties_of
 from scoring.rewards.contradictions import contradicting
 from scoring.rewards.defence import is_on, left_out, standing_of
+from scoring.rewards.spans import author_of, credits_of, demonstrated, hints_of
 from scoring.rewards.state import Session
-from scoring.rewards.usable import fault_of
-
-Amount = tuple[float, float]  # what `weight` and what `false_weight` are multiplied by
+from scoring.rewards.worth import amount_of, contribution, heard_of, trimmed_at_an_end, without_repetition
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The decision on a turn's reward.
 
-    `decided` is False while a wait runs, and when nothing at all is known: then there is no reward, not a zero.
+    `decided` is False while a wait runs, and when nothing at all is known: then there is no reward, not a zero. So it
+    is for a turn that is void, whose `value` is None.
     `due_at` is None when no wait runs any more (`final`); `closed` when the waits ran out rather than being cut short
     by an outcome that decides."""
 
     decided: bool
     due_at: datetime | None
     closed: bool
-    value: float
+    value: float | None
     components: dict[str, float]
     outcome_ids: tuple[OutcomeId, ...]
     contradicting: tuple[str, ...]  # names of outcomes
     why: str
+    credits: tuple[Credit, ...] = ()
+    hints: tuple[Hint, ...] = ()
+    edits: tuple[TextEdit, ...] = ()
+    edited_by: UserHash | None = None
+    said_by: tuple[UserHash, ...] = ()
+
+    @property
+    def on_spans(self) -> str | None:
+        """A digest of what it says of some of the turn's tokens; None when it says nothing of them."""
+        said = (self.credits, self.hints, self.edits)
+        return hashlib.blake2b(msgspec.msgpack.encode(said), digest_size=8).hexdigest() if any(said) else None
 
     @property
     def final(self) -> bool:
@@ -48,8 +61,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: RewardSpec, now: datetime) -> Decision:
     """Decide what a turn is worth now. `about`: the standing outcomes on this turn (`outcomes_about`)."""
     rules = spec.rules(turn.workload, turn.namespace)
-    heard = _by_name(turn, about, rules)
-    components = {name: _contribution(turn, name, entries, rules) for name, entries in heard.items()}
+    if voiding := _voiding(turn, session, rules):
+        return _void(voiding)
+    said = heard_of(turn, about, rules)
+    heard = without_repetition(turn, said, rules)
+    components = {name: contribution(turn, name, entries, rules) for name, entries in heard.items()}
     cut_short = turn.silent or any(rules.outcomes[name].decides for name in heard)
     seen_at = seen_at_of(turn, about, rules)
     due_at = None if cut_short or turn.closed else _due_at(turn, session, heard, rules, seen_at)
@@ -60,6 +76,7 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
     conduct = {**faults, **effort_of(turn, rules)} if known else {}
     sum_of_all = math.fsum([*components.values(), *defaults.values(), *conduct.values()])
     value = min(max(sum_of_all, rules.clip[0]), rules.clip[1])
+    whole = {**defaults, **effort_of(turn, rules)} if known else {}
     components |= conduct
     contrary = contradicting(about, rules.roles)
     return Decision(
@@ -70,9 +87,43 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
         components={**components, **defaults},
         outcome_ids=tuple(entry.outcome.outcome_id for entries in heard.values() for entry in entries),
         contradicting=contrary,
+        credits=credits_of(turn, said, whole, faults, rules, value),
+        hints=hints_of(turn, about, rules),
+        edits=demonstrated(turn, about, rules),
+        edited_by=author_of(turn, about, rules),
+        said_by=_users([entry.outcome for entry in about]),
         why=_why(components, defaults, value if value != sum_of_all else None, contrary)
         + _left_out(turn, session, heard, rules),
     )
+
+
+def _voiding(turn: Turn, session: Session, rules: Rules) -> list[Outcome]:
+    """Return what says that the turn, or its session as a whole, came about by a fault that is not the answer's.
+
+    It holds for all of a session's turns, whenever it was said and whatever their purpose."""
+    if "void" not in rules.roles.values():
+        return []
+    standing = (entry.outcome for subject in (turn.inference_id, None) for entry in session.standing_of(subject))
+    return [each for each in standing if rules.roles.get(each.name) == "void" and each.value is True]
+
+
+def _void(voiding: Sequence[Outcome]) -> Decision:
+    names = ", ".join(sorted({outcome.name for outcome in voiding}))
+    return Decision(
+        decided=False,
+        due_at=None,
+        closed=True,
+        value=None,
+        components={},
+        outcome_ids=tuple(outcome.outcome_id for outcome in voiding),
+        contradicting=(),
+        why=f"void: {names}",
+        said_by=_users(voiding),
+    )
+
+
+def _users(outcomes: Sequence[Outcome]) -> tuple[UserHash, ...]:
+    return tuple(sorted({outcome.user_id for outcome in outcomes if outcome.user_id is not None}))
 
 
 def outcomes_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Standing]:
@@ -125,51 +176,6 @@ def _hears_session(turn: Turn, at: datetime, spec: RewardSpec) -> bool:
     return turn.opened_at <= at and turn.purpose in purposes and not turn.silent
 
 
-def _by_name(turn: Turn, about: Iterable[Standing], rules: Rules) -> dict[str, list[Standing]]:
-    """Return the outcomes that can move the reward, by name in alphabetical order."""
-    found: dict[str, list[Standing]] = {}
-    for entry in about:
-        name = entry.outcome.name
-        spec = rules.outcomes.get(name)
-        if spec is None or spec.type == "text" or fault_of(entry.outcome, spec):
-            continue
-        if spec.moves or spec.decides or is_thresholded(turn, name, rules):
-            found.setdefault(name, []).append(entry)
-    found = {name: _said(entries) for name, entries in found.items()}
-    return _without_repetition(turn, dict(sorted(found.items())), rules)
-
-
-def _said(entries: list[Standing]) -> list[Standing]:
-    """Return the outcomes that somebody stated; those that were derived when there are none."""
-    return [entry for entry in entries if entry.outcome.source != "derived"] or entries
-
-
-def is_thresholded(turn: Turn, name: str, rules: Rules) -> bool:
-    """Return whether the show threshold decides what this outcome is worth, rather than its weights."""
-    is_about_acceptance = rules.roles.get(name) in ("accept", "reject")
-    return turn.purpose == "suggestion" and rules.suggestion.show_threshold is not None and is_about_acceptance
-
-
-def _without_repetition(turn: Turn, heard: dict[str, list[Standing]], rules: Rules) -> dict[str, list[Standing]]:
-    """Keep the most exact of several outcomes on one suggestion's acceptance, by threshold.
-
-    Elsewhere a share that was accepted says more than the fact that it was accepted."""
-    shares, wholes, refusals = _about_acceptance(heard, rules)
-    said = [name for name in (*shares, *wholes, *refusals) if is_thresholded(turn, name, rules)]
-    repeated = said[1:]
-    if not said and any(rules.outcomes[name].moves for name in shares):
-        repeated = wholes
-    return {name: entries for name, entries in heard.items() if name not in repeated}
-
-
-def _about_acceptance(heard: Iterable[str], rules: Rules) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of the accepted shares, of the other acceptances, and of the rejections."""
-    accepted = [name for name in heard if rules.roles.get(name) == "accept"]
-    shares = [name for name in accepted if rules.outcomes[name].type == "number"]
-    wholes = [name for name in accepted if name not in shares]
-    return shares, wholes, [name for name in heard if rules.roles.get(name) == "reject"]
-
-
 def seen_at_of(turn: Turn, about: Iterable[Standing], rules: Rules) -> datetime | None:
     """Return when the user saw what the turn suggests; None while nobody is known to have seen it.
 
@@ -217,61 +223,7 @@ def _defaults(turn: Turn, heard: Mapping[str, object], spec: Rules, seen_at: dat
 
 
 def _by_default(spec: OutcomeSpec) -> float | None:
-    return spec.default_reward if spec.default is None else spec.worth(*_amount(spec.default))
-
-
-def _contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rules) -> float:
-    spec = rules.outcomes[name]
-    amounts = [_credited(entry) for entry in entries]
-    amount = _AGGREGATE[spec.aggregation](_trimmed(amounts, spec.trim) if spec.trim else amounts)
-    if not is_thresholded(turn, name, rules):
-        return spec.worth(*amount)
-    threshold = rules.suggestion.show_threshold
-    assert threshold is not None
-    if rules.roles[name] == "reject":
-        return -threshold if amount[0] else 0.0  # not to be turned down is not yet to be taken
-    return min(max(amount[0], 0.0), 1.0) - threshold
-
-
-def _amount(value: bool | float | str | None) -> Amount:
-    assert isinstance(value, bool | int | float)
-    return (0.0, 1.0) if value is False else (float(value), 0.0)
-
-
-def _credited(entry: Standing) -> Amount:
-    true, false = _amount(entry.outcome.value)
-    return entry.share * true, entry.share * false
-
-
-def _trimmed(amounts: Sequence[Amount], share: float) -> Sequence[Amount]:
-    """Remove that share at either end; one or two amounts are never trimmed."""
-    ordered = sorted(amounts, key=lambda amount: amount[0] - amount[1])
-    out = _trimmed_at_an_end(len(ordered), share)
-    return ordered[out : len(ordered) - out]
-
-
-def _trimmed_at_an_end(number: int, share: float) -> int:
-    return int(share * number)
-
-
-def _sum(amounts: Sequence[Amount]) -> Amount:
-    return math.fsum(true for true, _ in amounts), math.fsum(false for _, false in amounts)
-
-
-def _mean(amounts: Sequence[Amount]) -> Amount:
-    true, false = _sum(amounts)
-    return true / len(amounts), false / len(amounts)
-
-
-# Amounts come in the order their outcomes were first heard of.
-_AGGREGATE: dict[Aggregation, Callable[[Sequence[Amount]], Amount]] = {
-    "earliest": lambda amounts: amounts[0],
-    "last": lambda amounts: amounts[-1],
-    "mean": _mean,
-    "sum": _sum,
-    "min": min,
-    "max": max,
-}
+    return spec.default_reward if spec.default is None else spec.worth(*amount_of(spec.default))
 
 
 def _why(
@@ -292,6 +244,6 @@ def _left_out(turn: Turn, session: Session, heard: Mapping[str, Sequence[object]
         counts = Counter(reason for subject in (turn.inference_id, None) for reason in out.of(subject).values())
         parts += [f"{counts[reason]} {reason}" for reason in sorted(counts)]
     for name, entries in heard.items():
-        trimmed = 2 * _trimmed_at_an_end(len(entries), rules.outcomes[name].trim)
+        trimmed = 2 * trimmed_at_an_end(len(entries), rules.outcomes[name].trim)
         parts += [f"{trimmed} of {len(entries)} {name} trimmed"] if trimmed else []
     return f"; left out: {', '.join(parts)}" if parts else ""

@@ -92,7 +92,9 @@ class Alarms:
             is_new = work.alarms.open(opening)
         if is_new:
             telemetry.ALARMS.labels(monitor=monitor.name, severity=monitor.severity).inc()
-            figures = ", ".join(f"{name} {value:.3g}" for name, value in sorted(finding.figures.items()))
+            # Features of turns name the clients' tools, which stand in the alarm and in no line of the log.
+            said = [(name, value) for name, value in sorted(finding.figures.items()) if ":" not in name]
+            figures = ", ".join(f"{name} {value:.3g}" for name, value in said)
             logger.warning("alarm %s: workload %s of %s: %s", opening.alarm_id, workload, namespace, figures)
             self._open[subject] = opening.alarm_id
         else:

@@ -3,27 +3,25 @@
     target (store) ──► load what is to be held ──► switch to what is to serve ──► unload the rest ──► status (store)
 
 Level-triggered: each round compares what is with what is wanted, so that a host that was killed at any point, or an
-engine that was started again behind its back, is put right by the next round. One thing is done in a round, and said.
-Loading and switching take as long as the weights are large: loading has a thread of its own, and the heart goes on
-beating through both.
+engine that was started again behind its back, is put right by the next round. One thing is done in a round for each
+policy that the engine serves, and said. Loading and switching take as long as the weights are large: loading has a
+thread of its own, and the heart goes on beating through both.
 """
 
 import logging
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
-import msgspec
-
-from core.errors import Conflict, EngineUnavailable, StoreUnavailable, Unavailable, WeightsError
-from core.ids import PolicyRef
-from core.operations.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
-from core.ports import Clock, Engine, Store, WeightsRef
+from core.ids import BASE, PolicyName
+from core.operations.fleet import ReplicaTarget
+from core.ports import Clock, Engine, Store
+from core.records.withdrawals import Withdrawals
 from core.stages.renewing import renewing
 from core.stages.stage import OK, Stage
+from serving.engines.policy_host import Hosted, PolicyHost
 
 _WOKEN_S = 1.0  # how often it looks at its engine, where the store tells of targets
-_RETRY_S = 1.0  # of what failed because the engine was away
 logger = logging.getLogger(__name__)
 
 
@@ -37,44 +35,61 @@ class EngineHost(Stage):
         cluster: str,
         clock: Clock,
         *,
+        policies: Sequence[PolicyName] = (BASE,),
         shares: str = "",
+        llguidance: str = "",
+        withdrawals: Withdrawals | None = None,
         heartbeat_s: float = 1.0,
         poll_s: float = 0.1,
     ) -> None:
-        """`shares`: the URL at which this host gives weights to others."""
+        """Host the engine's `policies`; `withdrawals` drops versions that were erased from the caches of this host.
+
+        `shares`: the URL at which this host gives weights to others; `llguidance`: the version beside the engine."""
         super().__init__()
-        self._shares = shares
         self._engine, self._store, self._cluster, self._clock = engine, store, cluster, clock
         store.wake(self.woken)
         self._heartbeat_s, self._poll_s = heartbeat_s, poll_s
-        self.on_change: Callable[[], None] | None = None  # called when the status has changed, from its own thread
-        self._figures: dict[PolicyRef, dict[str, float]] = {}
-        self._refused: dict[PolicyRef, str] = {}
-        self._probed: dict[PolicyRef, str] = {}
-        self._detail = ""
-        self._phase: ReplicaState = "starting"
-        self._draining = False
-        self._said: ReplicaStatus | None = None
-        self._said_s = float("-inf")
-        self._missed = ""  # why what was last asked of the engine did not come about
-        self._retry_at_s = float("-inf")
+        self.on_change: Callable[[], None] | None = None  # called when a status has changed, from its own thread
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
-        self._loading: tuple[PolicyRef, Future[dict[str, float]]] | None = None
+        self._withdrawals, self._forgot, self._look_at_s = withdrawals, 0, float("-inf")
+        hosted = Hosted(
+            engine, store, cluster, clock, self._loader, shares, llguidance, self._heart, self.wake, self._count
+        )
+        self._hosts = [PolicyHost(hosted, policy) for policy in policies]
+        self._beat_at_s = float("-inf")
+
+    @property
+    def retry_at_s(self) -> float:
+        """When it tries again what failed because the engine was away, on the clock's monotonic time."""
+        return max(host.retry_at_s for host in self._hosts)
 
     @property
     def state(self) -> str:
-        """`ok` once the engine serves what is wanted; else what it waits for."""
-        return OK if self._phase == "ready" else f"{self._phase}: {self._detail}" if self._detail else self._phase
+        """`ok` once the engine serves what is wanted of all policies; else what it waits for."""
+        return next((host.state for host in self._hosts if host.state != OK), OK)
 
     def tick(self) -> float:
         """Do one round; while the store is away, what serves goes on serving."""
-        if self._round():
+        self._drop_erased()
+        targets = self._targets()
+        is_done = is_news = False
+        for host in self._hosts:
+            target = targets.get(host.policy)
+            is_done = host.round(target) or is_done
+            is_news = host.report(is_released=target is not None) or is_news
+        if self._clock.monotonic() - self._beat_at_s >= self._heartbeat_s:
+            self._beat()
+        if is_news and self.on_change is not None:
+            self.on_change()
+        if is_done:
             return 0.0
-        return min(self._heartbeat_s, _WOKEN_S) if self._store.wakes and self._phase == "ready" else self._poll_s
+        is_settled = all(host.is_ready for host in self._hosts)
+        return min(self._heartbeat_s, _WOKEN_S) if self._store.wakes and is_settled else self._poll_s
 
     def drain(self) -> None:
         """Take no new requests, once the routers notice; finish the running ones."""
-        self._draining = True
+        for host in self._hosts:
+            host.is_draining = True
 
     def close(self) -> None:
         """Report that the replica is gone on purpose, so that nobody waits for its heartbeat."""
@@ -82,187 +97,35 @@ class EngineHost(Stage):
         with self._store.work() as work:
             work.fleet.forget(self._engine.name)
 
-    # ------------------------------------------------------------------------------------------ a round
-
-    def _round(self) -> int:
-        target = self._target()
-        if target is None:
-            self._phase, self._detail = "starting", "no version is released yet"
-            self._report(None)
-            return 0
-        self._refused = {version: why for version, why in self._refused.items() if version in target.hold}
-        self._probed = {version: found for version, found in self._probed.items() if version in target.doubt}
-        done = self._load_next(target) or self._switch(target) or self._unload_next(target) or self._probe_next(target)
-        self._report(target)
-        return int(done)
-
-    def _target(self) -> ReplicaTarget | None:
-        """Return the controller's target; without one, the live version: a host starts also without a controller."""
+    def _targets(self) -> dict[PolicyName, ReplicaTarget]:
+        """Return the controller's targets; without one, the live version: a host starts also without a controller."""
+        name = self._engine.name
         with self._store.look() as view:
-            target = view.fleet.target(self._engine.name)
-            live = view.releases.live(self._cluster) if target is None else None
-        if target is not None or live is None:
-            return target
-        return ReplicaTarget(name=self._engine.name, lane="live", serve=live, hold=(live,))
+            targets = view.fleet.targets_of(name)
+            missing = [host.policy for host in self._hosts if host.policy not in targets]
+            lives = [view.releases.live(self._cluster, policy) for policy in missing]
+        alone = {live.policy: ReplicaTarget(name=name, lane="live", serve=live, hold=(live,)) for live in lives if live}
+        return targets | alone
 
-    def _load_next(self, target: ReplicaTarget) -> bool:
-        """Load the next wanted version; the one to serve comes first."""
-        if self._loading is not None:
-            return self._loaded()
-        for version in dict.fromkeys((target.serve, *target.hold)):
-            if version in self._refused or self._is_verified(version):
-                continue
-            if self._clock.monotonic() < self._retry_at_s:
-                return False
-            self._figures.pop(version, None)  # of before the engine's last start
-            future = self._loader.submit(self._load, version)
-            self._loading = version, future
-            future.add_done_callback(lambda _: self.wake())
-            return False
-        return False
+    def _drop_erased(self) -> None:
+        """Drop versions that were erased, before anything is loaded, and as often as the heart beats."""
+        if self._withdrawals is not None and self._clock.monotonic() - self._look_at_s >= self._heartbeat_s:
+            self._forgot = self._withdrawals.look()
+            self._look_at_s = self._clock.monotonic()
 
-    def _is_verified(self, version: PolicyRef) -> bool:
-        """Held by the engine since its last start, its digest compared, and probed."""
-        return version in self._figures and version in self._engine.loaded()
+    def _count(self) -> int:
+        return self._forgot
 
-    def _loaded(self) -> bool:
-        """Take what the loader made, once it is done."""
-        assert self._loading is not None
-        version, future = self._loading
-        if not future.done():
-            return False
-        self._loading = None
-        try:
-            self._figures[version] = future.result()
-        except WeightsError as error:
-            self._refuse(version, str(error))
-        except (EngineUnavailable, StoreUnavailable) as error:
-            self._away(error)
-            return False
-        return True
-
-    def _load(self, version: PolicyRef) -> dict[str, float]:
-        with self._store.look() as view:
-            policy = view.policies.get(version)
-        if policy is None:
-            raise WeightsError(f"no version {version} is published")
-        if version not in self._engine.loaded():
-            self._engine.load(
-                WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
-            )
-        found = self._engine.loaded()[version]
-        if found != policy.digest:
-            raise WeightsError(f"version {version}: loaded digest {found}, published {policy.digest}")
-        return dict(self._engine.probe(version))
-
-    def _switch(self, target: ReplicaTarget) -> bool:
-        serving = self._engine.serving()
-        if serving == target.serve:
-            self._phase, self._detail, self._missed = "ready", "", ""
-            return False
-        if target.serve in self._refused or not self._is_verified(target.serve):
-            why = self._refused.get(target.serve)
-            self._phase = "ready" if serving is not None else "starting" if why is None else "failed"
-            self._detail = why or (self._missed if serving is None else "")
-            return False
-        if self._clock.monotonic() < self._retry_at_s:
-            return False
-        self._phase = "swapping" if serving is not None else "starting"
-        self._report(target)
-        try:
-            with self._heart():
-                self._engine.switch(target.serve)
-        except WeightsError as error:
-            self._refuse(target.serve, str(error))
-        except EngineUnavailable as error:
-            self._away(error)
-            return False
-        return True
-
-    def _unload_next(self, target: ReplicaTarget) -> bool:
-        serving = self._engine.serving()
-        if serving is None:
-            return False  # an engine that is unavailable may come back on any of them
-        wanted = {target.serve, *target.hold, serving}
-        if self._loading is not None:
-            wanted.add(self._loading[0])  # the loader has not done with it
-        for version in sorted(set(self._engine.loaded()) - wanted):
-            try:
-                self._engine.unload(version)
-            except (
-                Conflict,
-                EngineUnavailable,
-            ):  # a request is pinned to it, or it is unavailable: a later round tries again
-                continue
-            self._figures.pop(version, None)
-            return True
-        return False
-
-    def _probe_next(self, target: ReplicaTarget) -> bool:
-        """Probe a doubted version, once for each doubt; an engine that cannot answer is asked again."""
-        if self._clock.monotonic() < self._retry_at_s:
-            return False
-        for version in target.doubt:
-            if version in self._probed or version not in self._engine.pinnable() or self._said is None:
-                continue
-            try:
-                with self._heart():
-                    self._probed[version] = self._engine.what_is_wrong(version) or ""
-            except (EngineUnavailable, WeightsError) as error:
-                logger.warning("host %s: version %s could not be probed: %s", self._engine.name, version, error)
-                self._retry_at_s = self._clock.monotonic() + _RETRY_S
-                return False
-            return True
-        return False
-
-    def _refuse(self, version: PolicyRef, why: str) -> None:
-        logger.warning("host %s refuses version %s: %s", self._engine.name, version, why)
-        self._refused[version] = why
-
-    def _away(self, error: Unavailable) -> None:
-        self._phase, self._detail = "starting", str(error)
-        self._missed = str(error)
-        self._retry_at_s = self._clock.monotonic() + _RETRY_S
-
-    # ------------------------------------------------------------------------------------------ what is said
+    # ------------------------------------------------------------------------------------------ its heart
 
     def _heart(self) -> AbstractContextManager[None]:
         """Beats while this thread waits for the engine: a switch takes as long as the weights are large, too."""
-        said = self._said
-        assert said is not None
-        return renewing(f"{self._engine.name}-heart", self._heartbeat_s, lambda: self._beat(said))
+        return renewing(f"{self._engine.name}-heart", self._heartbeat_s, self._beat)
 
-    def _beat(self, said: ReplicaStatus) -> None:
+    def _beat(self) -> None:
         with self._store.work() as work:
-            work.fleet.put_status(msgspec.structs.replace(said, heartbeat_at=self._clock.now()), is_news=False)
-
-    def _report(self, target: ReplicaTarget | None) -> None:
-        """Report the state when something changed, and once in a heartbeat."""
-        serving = self._engine.serving()
-        held = set(self._engine.loaded())
-        status = ReplicaStatus(
-            name=self._engine.name,
-            cluster=self._cluster,
-            url=self._engine.url,
-            shares=self._shares,
-            state="draining" if self._draining else self._phase,
-            detail=self._detail,
-            serving=None if target is None else serving,
-            pinnable=tuple(sorted(self._engine.pinnable())),
-            holds_many=self._engine.holds_many,
-            figures={version: values for version, values in self._figures.items() if version in held},
-            refused=dict(self._refused),
-            probed=dict(self._probed),
-            heartbeat_at=self._clock.now(),
-        )
-        now_s = self._clock.monotonic()
-        same = self._said is not None and self._said == msgspec.structs.replace(
-            status, heartbeat_at=self._said.heartbeat_at
-        )
-        if same and now_s - self._said_s < self._heartbeat_s:
-            return
-        with self._store.work() as work:
-            work.fleet.put_status(status, is_news=not same)
-        self._said, self._said_s = status, now_s
-        if not same and self.on_change is not None:
-            self.on_change()
+            known = work.fleet.beat(self._engine.name, self._clock.now())
+        self._beat_at_s = self._clock.monotonic()
+        if known < len(self._hosts):  # somebody forgot this replica
+            for host in self._hosts:
+                host.said_again()

@@ -1,4 +1,6 @@
-"""A suite: a directory of TOML files, each of any number of cases.
+"""A suite: a directory of TOML files, each of any number of cases, and of tasks (see `task_cases`).
+
+What lies below a folder whose name begins with a point is not looked at.
 
 [[case]]
 name = "sum of a list"
@@ -23,6 +25,7 @@ from pydantic import Field, ValidationError, model_validator
 from core.errors import ConfigError, OnwardError
 from core.temperature import Temperature
 from serving.evals.checkers import Checker, Entry
+from serving.evals.task_cases import TASK_FILE, TaskCase, files_of, find_tasks, found_in
 
 
 class CannotRun(OnwardError):
@@ -45,6 +48,8 @@ class Case(Entry):
     weight: float = Field(default=1.0, gt=0, lt=math.inf)
     group: str = Field(default="all", min_length=1)
     solution: str | None = Field(default=None, min_length=1)
+    origin: str | None = None  # the session that it was mined from
+    reuse: str | None = None  # what may be done with it
 
     @model_validator(mode="after")
     def _asks_once(self) -> "Case":
@@ -65,29 +70,50 @@ class _File(Entry):
 
 @dataclass(frozen=True)
 class Suite:
-    cases: tuple[Case, ...]
+    cases: tuple[Case | TaskCase, ...]
     directories: Mapping[str, Path]  # of the file that has the case, by its name
     digest: str  # of the files' names and contents
 
+    @property
+    def has_tasks(self) -> bool:
+        return any(isinstance(case, TaskCase) for case in self.cases)
+
     def solutions(self) -> dict[str, str]:
-        return {case.name: case.solution for case in self.cases if case.solution is not None}
+        """Return the solutions by the name of their case; a task may have several files of them."""
+        said: dict[str, str] = {}
+        for case in self.cases:
+            if isinstance(case, TaskCase):
+                said |= case.solutions()
+            elif case.solution is not None:
+                said[case.name] = case.solution
+        return said
 
 
 def load_suite(directory: Path) -> Suite:
     """Load a suite. Raises ConfigError naming the file, the case and the field."""
-    paths = sorted(directory.rglob("*.toml"))
-    if not paths:
-        raise ConfigError(f"{directory}: no case files (*.toml)")
-    digest, found = blake3(), []
+    tasks = find_tasks(directory)
+    folders = {task.folder for task in tasks}
+    paths = [path for path in found_in(directory, "*.toml") if not folders & {*path.parents}]
+    if not paths and not tasks:
+        raise ConfigError(f"{directory}: no case files (*.toml), and no tasks")
+    digest = blake3()
+    found: list[tuple[Case | TaskCase, Path]] = []
     for path in paths:
         content = _read(path)
-        digest.update(f"{path.relative_to(directory)}\0{len(content)}\0".encode() + content)
+        _add(digest, directory, path, content)
         found += [(case, path) for case in _cases(path, content)]
+    for path in (path for task in tasks for path in files_of(task.folder)):
+        _add(digest, directory, path, _read(path))
+    found += [(task, task.folder / TASK_FILE) for task in tasks]
     counts = Counter(case.name for case, _ in found)
     for case, path in found:
         if counts[case.name] > 1:
             raise ConfigError(f"{path}: case {case.name!r}: name: {counts[case.name]} cases have it")
     return Suite(tuple(case for case, _ in found), {case.name: path.parent for case, path in found}, digest.hexdigest())
+
+
+def _add(digest: blake3, directory: Path, path: Path, content: bytes) -> None:
+    digest.update(f"{path.relative_to(directory)}\0{len(content)}\0".encode() + content)
 
 
 def _read(path: Path) -> bytes:

@@ -5,7 +5,7 @@ import msgspec
 
 from serving.evals.cases import CannotRun, Case
 
-_HEADERS = {"X-Turn-Type": "side", "x-onward-learn": "false"}
+HEADERS = {"X-Turn-Type": "side", "x-onward-learn": "false"}
 """Headers for an endpoint that is Onward itself: the request is no user's turn, and nothing is learned from it."""
 _SHOWN = 200  # characters of an answer, in a message
 
@@ -29,7 +29,7 @@ class Endpoint:
     """`url` as OpenAI's clients have it, with /v1. Use it in one event loop."""
 
     def __init__(self, url: str, model: str, api_key: str | None = None, timeout_s: float = 120.0) -> None:
-        headers = _HEADERS if api_key is None else {**_HEADERS, "Authorization": f"Bearer {api_key}"}
+        headers = HEADERS if api_key is None else {**HEADERS, "Authorization": f"Bearer {api_key}"}
         self._url, self._model, self._timeout_s = f"{url.rstrip('/')}/chat/completions", model, timeout_s
         self._client = httpx.AsyncClient(headers=headers, timeout=timeout_s)
 

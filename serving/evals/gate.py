@@ -14,7 +14,7 @@ from typing import Literal
 
 from serving.evals.cases import Suite
 from serving.evals.comparison import Difference, Pair, by_group, cases_needed, difference, paired, power
-from serving.evals.run import Answerer, CaseResult, Limits, run_suite, unscored
+from serving.evals.run import Answerer, Attempter, CaseResult, Limits, run_suite, unscored
 
 _NAMED = 5  # cases or groups, in a text
 _HALF = 0.5  # of a group, lost on balance: nobody would call it the same, however few its cases are
@@ -47,12 +47,21 @@ class GateDecision:
     lost: Sequence[str] = ()
 
 
-async def evaluate(suite: Suite, candidate: Answerer, live: Answerer, limits: Limits, bounds: Bounds) -> GateDecision:
-    """Run the suite on both versions and judge.
+async def evaluate(
+    suite: Suite,
+    candidate: Answerer,
+    live: Answerer,
+    limits: Limits,
+    bounds: Bounds,
+    attempts: tuple[Attempter, Attempter] | None = None,
+) -> GateDecision:
+    """Run the suite on both versions and judge. `attempts`: of the candidate and the live version, at tasks.
 
     Both answer at the same time, so that disturbances affect both; each has half of the requests."""
     share = replace(limits, concurrency=max(1, limits.concurrency // 2))
-    return judge(*await asyncio.gather(run_suite(suite, candidate, share), run_suite(suite, live, share)), bounds)
+    one, other = attempts or (None, None)
+    sides = run_suite(suite, candidate, share, one), run_suite(suite, live, share, other)
+    return judge(*await asyncio.gather(*sides), bounds)
 
 
 def judge(candidate: Sequence[CaseResult], live: Sequence[CaseResult], bounds: Bounds) -> GateDecision:

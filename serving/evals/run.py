@@ -4,15 +4,23 @@ A case that cannot run has no score and says why; it is never left out, and neve
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
+from core.ids import PolicyRef
+from core.ports import Policy
 from serving.evals import command
 from serving.evals.cases import CannotRun, Case, Suite
 from serving.evals.checkers import Command
+from serving.evals.task_cases import TaskCase
 
 Answerer = Callable[[Case], Awaitable[str]]
 """Returns a version's answer to a case. Raises CannotRun when there is none."""
+Attempter = Callable[[TaskCase], Awaitable[float]]
+"""Lets a version work on a task; returns what it left is worth, from 0 to 1. Raises CannotRun when nobody can tell."""
+OpenAttempts = Callable[[Policy, PolicyRef], AbstractAsyncContextManager[Attempter]]
+"""Lets agents work on tasks with one version, which the policy is asked for."""
 
 
 @dataclass(frozen=True)
@@ -26,26 +34,49 @@ class Limits:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """`score`: 1 right, 0 wrong, None when it could not run; `why`: then."""
+    """`score`: 1 right, 0 wrong, in between for a part of a task; None when it could not run; `why`: then."""
 
-    case: Case
+    case: Case | TaskCase
     score: float | None
     why: str = ""
 
 
-async def run_suite(suite: Suite, answer: Answerer, limits: Limits) -> list[CaseResult]:
-    """Ask every case; return the results in the order of the suite."""
+@asynccontextmanager
+async def opened(
+    open_attempts: OpenAttempts | None, suite: Suite, policy: Policy, candidate: PolicyRef, live: PolicyRef
+) -> AsyncIterator[tuple[Attempter, Attempter] | None]:
+    """Open the attempts of both versions, where the suite has tasks; None where it has none, or nobody can work."""
+    if open_attempts is None or not suite.has_tasks:
+        yield None
+        return
+    async with open_attempts(policy, candidate) as one, open_attempts(policy, live) as other:
+        yield one, other
+
+
+async def run_suite(
+    suite: Suite, answer: Answerer, limits: Limits, attempt: Attempter | None = None
+) -> list[CaseResult]:
+    """Ask every case; return the results in the order of the suite. Without `attempt`, tasks cannot run."""
     free = asyncio.Semaphore(limits.concurrency)
     until_s = asyncio.get_running_loop().time() + limits.budget_s
 
-    async def run(case: Case) -> CaseResult:
+    async def score(case: Case | TaskCase) -> float:
+        if not isinstance(case, TaskCase):
+            return float(await _holds(suite, case, await answer(case), limits))
+        if attempt is None:
+            raise CannotRun("it is a task for an agent, and none works on it here")
+        return await attempt(case)
+
+    async def run(case: Case | TaskCase) -> CaseResult:
         try:
             async with asyncio.timeout_at(until_s), free:
-                return CaseResult(case, float(await _holds(suite, case, await answer(case), limits)))
+                return CaseResult(case, await score(case))
         except CannotRun as error:
             return CaseResult(case, None, str(error))
         except TimeoutError:
             return CaseResult(case, None, f"the suite's {limits.budget_s:g} s were over")
+        except OSError as error:  # of this machine: a full disk, no more files
+            return CaseResult(case, None, f"it failed here, not by the version's doing: {error!r}")
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run(case)) for case in suite.cases]

@@ -14,7 +14,7 @@ from core import telemetry
 from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import Sampling
 from core.grammars.library import Grammars
-from core.ids import UNKNOWN, PolicyName, PolicyRef, Version
+from core.ids import BASE, UNKNOWN, PolicyName, PolicyRef, Version
 from core.ports import Clock, GenerateRequest, TokenChunk
 from core.settings import ServingSettings
 from serving.engines.busy import BusyTime
@@ -54,6 +54,7 @@ class FleetPolicy:
         self._context_length = min(settings.context_length or facts.context_length, facts.context_length)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: defaultdict[str, set[RemoteGeneration]] = defaultdict(set)  # by replica
+        self._low: Counter[str] = Counter()  # of those the ones of low priority, by replica
         self._busy = BusyTime()
         self._suspects: dict[str, float] = {}  # until when, monotonic
         self._newest_heard: dict[PolicyName, Version] = {}
@@ -61,7 +62,10 @@ class FleetPolicy:
 
     @property
     def live_version(self) -> PolicyRef:
-        return self._view.snapshot.live or UNKNOWN
+        return self.live_of(BASE)
+
+    def live_of(self, policy: PolicyName) -> PolicyRef:
+        return self._view.snapshot_of(policy).live or UNKNOWN
 
     @property
     def context_length(self) -> int:
@@ -119,10 +123,19 @@ class FleetPolicy:
     async def _choose(self, request: GenerateRequest, tried: set[str], deadline_s: float) -> Replica:
         """Choose a replica; wait when none can answer, or all that can have just failed.
 
-        A request for a certain version does not wait: the caller knows another one. Raises EngineUnavailable."""
+        A request for a certain version does not wait: the caller knows another one. One of low priority waits as long
+        as all that can have as many such as they may. Raises EngineUnavailable."""
         while True:
             load = Counter({name: len(generations) for name, generations in self._under_way.items()})
-            able = choose(self._view.snapshot, request.version, request.cache_key, load, self._suspected())
+            able = choose(
+                self._view.snapshot_of(request.policy), request.version, request.cache_key, load, self._suspected()
+            )
+            if request.priority == "low" and able:
+                able = [replica for replica in able if self._low[replica.name] < self._settings.fleet.low_priority]
+                if not able:
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+                    deadline_s += _LOOK_AGAIN_S
+                    continue
             if able and able[0].name not in tried:
                 return able[0]
             if request.version is not None:
@@ -141,11 +154,15 @@ class FleetPolicy:
 
     async def _attempt(self, replica: Replica, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         self._loop = asyncio.get_running_loop()
-        generation, outcome = self._engines.generation(replica.url, request), "hung_up"
-        stream, followed = generation.stream(), await self._follow(request)
-        self._under_way[replica.name].add(generation)
+        asked = msgspec.structs.replace(request, version=request.version or replica.serving)
+        generation = self._engines.generation(replica.url, asked if replica.holds_many else request)
+        outcome = "hung_up"
+        stream = generation.stream()
+        self._under_way[replica.name].add(generation)  # before anything is awaited: others choose by it
+        self._low[replica.name] += request.priority == "low"
         self._busy.one_more()
         try:
+            followed = await self._follow(replica, request)
             async for chunk in stream:
                 self._heard(chunk, request)
                 outcome = chunk.finish_reason or outcome
@@ -160,15 +177,16 @@ class FleetPolicy:
             raise
         finally:
             self._under_way[replica.name].discard(generation)
+            self._low[replica.name] -= request.priority == "low"
             self._busy.one_less()
             telemetry.REPLICA_REQUESTS.labels(replica.name, outcome).inc()
             await stream.aclose()
 
-    async def _follow(self, request: GenerateRequest) -> Followed | None:
+    async def _follow(self, replica: Replica, request: GenerateRequest) -> Followed | None:
         grammar = request.sampling.grammar
         if grammar is None or self._grammars is None:
             return None
-        return await Followed.begin(self._grammars, grammar, request.stop_token_ids)
+        return await Followed.begin(self._grammars, grammar, request.stop_token_ids, replica.llguidance)
 
     def _heard(self, chunk: TokenChunk, request: GenerateRequest) -> None:
         telemetry.GENERATED_TOKENS.inc(len(chunk.token_ids))

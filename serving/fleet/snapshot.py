@@ -17,6 +17,9 @@ class Replica:
     serving: PolicyRef | None
     pinnable: frozenset[PolicyRef]
     avoid: frozenset[PolicyRef] = frozenset()
+    llguidance: str = ""
+    holds_many: bool = False
+    """Whether a request names the version that answers it, and ends under that one."""
 
     @property
     def is_open(self) -> bool:

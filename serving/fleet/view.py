@@ -1,18 +1,21 @@
 """Reads the fleet from the store, again and again, so that requests need not."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from datetime import timedelta
-from typing import get_args
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, get_args
 
 from core import telemetry
 from core.errors import Fenced, Unavailable
+from core.ids import BASE, PolicyName
 from core.operations.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
 from core.ports import Clock, Store
 from core.stages.stage import OK, Stage
+from core.store.work import View
 from serving.fleet.snapshot import FleetSnapshot, Replica
 
 _GONE = "gone"
+_NOTHING: Final = FleetSnapshot()
 _WOKEN_S = 1.0  # how often hearts are listened to, where the store tells of all else
 
 
@@ -20,14 +23,22 @@ class FleetView(Stage):
     """Any thread may read `snapshot`. While the store is unavailable the last one stands."""
 
     def __init__(
-        self, store: Store, cluster: str, clock: Clock, heartbeat_timeout_s: float, *, period_s: float = 0.1
+        self,
+        store: Store,
+        cluster: str,
+        clock: Clock,
+        heartbeat_timeout_s: float,
+        *,
+        period_s: float = 0.1,
+        policies: Sequence[PolicyName] = (BASE,),
     ) -> None:
-        """Look at the fleet. Raises StoreUnavailable."""
+        """Look at what the fleet serves of these policies. Raises StoreUnavailable."""
         super().__init__()
         self._store, self._cluster, self._clock = store, cluster, clock
         self._heartbeat_timeout = timedelta(seconds=heartbeat_timeout_s)
         self._period_s = period_s
-        self._snapshot = FleetSnapshot()
+        self._policies = policies
+        self._snapshots: dict[PolicyName, FleetSnapshot] = {}
         self._store_fault: str | None = None
         self.on_look: Callable[[], None] | None = None  # called after each look, from its thread
         store.wake(self.woken)
@@ -35,7 +46,12 @@ class FleetView(Stage):
 
     @property
     def snapshot(self) -> FleetSnapshot:
-        return self._snapshot
+        """What serves the base policy."""
+        return self.snapshot_of(BASE)
+
+    def snapshot_of(self, policy: PolicyName) -> FleetSnapshot:
+        """Return what serves a policy."""
+        return self._snapshots.get(policy, _NOTHING)
 
     @property
     def store_state(self) -> str:
@@ -55,16 +71,20 @@ class FleetView(Stage):
 
     def refresh(self) -> bool:
         """Return whether anything is new. Raises StoreUnavailable."""
-        with self._store.look() as view:
-            statuses = view.fleet.statuses(self._cluster)
-            targets = view.fleet.targets(self._cluster)
-            live = view.releases.live(self._cluster)
         oldest = self._clock.now() - self._heartbeat_timeout
-        there = [status for status in statuses if status.heartbeat_at >= oldest]
-        _count(there, len(statuses) - len(there))
-        found = FleetSnapshot(live=live, replicas=tuple(_replica(status, targets) for status in there))
-        is_new, self._snapshot = found != self._snapshot, found
+        with self._store.look() as view:
+            found = {policy: self._found(view, policy, oldest) for policy in self._policies}
+        is_new, self._snapshots = found != self._snapshots, found
         return is_new
+
+    def _found(self, view: View, policy: PolicyName, oldest: datetime) -> FleetSnapshot:
+        statuses = view.fleet.statuses(self._cluster, policy)
+        targets = view.fleet.targets(self._cluster, policy)
+        there = [status for status in statuses if status.heartbeat_at >= oldest]
+        if policy == BASE:
+            _count(there, len(statuses) - len(there))
+        live = view.releases.live(self._cluster, policy)
+        return FleetSnapshot(live=live, replicas=tuple(_replica(status, targets) for status in there))
 
 
 def _replica(status: ReplicaStatus, targets: Mapping[str, ReplicaTarget]) -> Replica:
@@ -77,6 +97,8 @@ def _replica(status: ReplicaStatus, targets: Mapping[str, ReplicaTarget]) -> Rep
         serving=status.serving,
         pinnable=frozenset(status.pinnable),
         avoid=frozenset() if target is None else frozenset(target.avoid),
+        llguidance=status.llguidance,
+        holds_many=status.holds_many,
     )
 
 

@@ -1,15 +1,21 @@
-"""The first version: the model as it was given."""
+"""The first version of each policy: the model as it was given."""
 
+import logging
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+
+import msgspec
 
 from core.clock import SystemClock
 from core.errors import WeightsError
 from core.events import PolicyVersion, Release, Topic
-from core.ids import PolicyRef
+from core.ids import ANCHOR, PolicyName, PolicyRef
 from core.model.beside import probe_path
-from core.model.probes import ProbeRecord, put_probe
+from core.model.probes import ProbeRecord, get_probe, put_probe
 from core.ports import Blobs, Clock, EventLog, Store, Weights, WeightsRef
+
+logger = logging.getLogger(__name__)
 
 
 def ensure_anchor(
@@ -40,16 +46,51 @@ def ensure_anchor(
         known = _publish(store, log, weights, model, policy_name, version, clock)
     if record_probe is not None:
         _ensure_probe(blobs, known, model, record_probe)
+    _release(store, log, version, cluster, now)
+    ref = WeightsRef(version=known.version, digest=known.digest, path=known.weights)
+    weights.keep(ref, sorted(model.glob("*.safetensors")))
+    return ref
+
+
+def ensure_first(
+    store: Store, log: EventLog, blobs: Blobs, policy: PolicyName, cluster: str, clock: Clock | None = None
+) -> PolicyVersion:
+    """Publish and release the first version of an organisation's policy, if that was not done: the given model itself.
+
+    It has the files of the base policy's anchor, which must be published. Its probe is there as soon as that one's, and
+    is no reason not to start: blobs may be out of reach."""
+    clock = clock or SystemClock()
+    with store.work() as work:
+        version = work.policies.allocate_anchor(clock.now(), policy)
     with store.look() as view:
-        live = view.releases.live(cluster)
+        known, given = view.policies.get(version), view.policies.get(ANCHOR)
+    assert given is not None, "the given model is published"
+    if known is None:
+        known = msgspec.structs.replace(given, version=version, policy=policy, created_at=clock.now())
+        log.append_blocking(Topic.POLICIES, [known])
+        with store.work() as work:
+            work.policies.put(known)
+    try:
+        if blobs.exists(probe_path(ANCHOR)) and not blobs.exists(probe_path(version)):
+            put_probe(blobs, version, get_probe(blobs, ANCHOR, known.digest))
+    except OSError as error:
+        logger.warning(
+            "version %s: whether its probe is there is looked at again at the next start: %s", version, error
+        )
+    _release(store, log, version, cluster, clock.now())
+    return known
+
+
+def _release(store: Store, log: EventLog, version: PolicyRef, cluster: str, now: datetime) -> None:
+    with store.look() as view:
+        live = view.releases.live(cluster, version.policy)
     if live is None:
         release = Release(version=version, cluster=cluster, state="live", why="the given model", by="start", at=now)
         log.append_blocking(Topic.RELEASES, [release])
         with store.work() as work:
             work.releases.lock()
-            if work.releases.live(cluster) is None:  # nobody was first
+            if work.releases.live(cluster, version.policy) is None:  # nobody was first
                 work.releases.put(release)
-    return WeightsRef(version=known.version, digest=known.digest, path=known.weights)
 
 
 def _publish(

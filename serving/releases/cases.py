@@ -15,13 +15,13 @@ import msgspec
 
 from core.errors import Unavailable
 from core.events import GateVerdict, PolicyVersion
-from core.ids import PolicyRef
+from core.ids import PolicyName, PolicyRef
 from core.ports import Clock, Policy, Renderer
 from core.settings import EvalSettings
 from serving.evals.cases import Case, Suite
 from serving.evals.engine_answers import EngineAnswers, Lost
 from serving.evals.gate import Bounds, GateDecision, evaluate
-from serving.evals.run import Answerer, Limits
+from serving.evals.run import Answerer, Limits, OpenAttempts, opened
 from serving.evals.verdicts import of_cases, together
 from serving.releases.view import ReleaseView
 
@@ -38,9 +38,17 @@ class CaseGate:
     It runs one measurement at a time: of the candidate and the live version that it was last asked about."""
 
     def __init__(
-        self, suite: Suite, open_policy: OpenPolicy, renderer: Renderer, settings: EvalSettings, clock: Clock
+        self,
+        suite: Suite,
+        open_policy: OpenPolicy,
+        renderer: Renderer,
+        settings: EvalSettings,
+        clock: Clock,
+        open_attempts: OpenAttempts | None = None,
     ) -> None:
+        """Make a gate. Without `open_attempts`, tasks of the suite cannot run, and so hold each candidate."""
         self._suite, self._open_policy, self._renderer = suite, open_policy, renderer
+        self._open_attempts = open_attempts
         self._settings, self._clock = settings, clock
         self._between: tuple[PolicyRef, PolicyRef] | None = None  # candidate and live
         self._until_s = float("-inf")
@@ -52,8 +60,10 @@ class CaseGate:
         return candidate.verdict is not None and candidate.verdict.against == view.live
 
     def verdict(self, view: ReleaseView, candidate: PolicyVersion) -> GateVerdict | None:
-        """Return the verdict; None while cases run, or wait for an engine."""
+        """Return the verdict; None while cases run, or wait for an engine, or for those of another policy."""
         between = candidate.version, view.live
+        if self._between is not None and self._between[0].policy != candidate.version.policy:
+            return None
         if between != self._between:
             self.stop()
             self._between, self._until_s = between, self._clock.monotonic() + self._settings.budget_s
@@ -64,6 +74,11 @@ class CaseGate:
         if candidate.verdict is None or not candidate.verdict.proposed:
             return msgspec.structs.replace(cases, proposed=False)
         return together([*([candidate.verdict] if candidate.verdict.action != "ask" else []), cases])
+
+    def stop_for(self, policy: PolicyName) -> None:
+        """Nobody waits for an answer about this policy any more."""
+        if self._between is not None and self._between[0].policy == policy:
+            self.stop()
 
     def stop(self) -> None:
         """Nobody waits for an answer any more."""
@@ -94,7 +109,9 @@ class CaseGate:
         limits = Limits(budget_s, self._settings.concurrency, self._settings.allow_commands)
         async with self._open_policy() as policy:
             sides = [_patient(EngineAnswers(policy, self._renderer, version), until_s) for version in (candidate, live)]
-            return await evaluate(self._suite, sides[0], sides[1], limits, Bounds(margin=self._settings.margin))
+            bounds = Bounds(margin=self._settings.margin)
+            async with opened(self._open_attempts, self._suite, policy, candidate, live) as attempts:
+                return await evaluate(self._suite, sides[0], sides[1], limits, bounds, attempts)
 
 
 def _patient(answer: Answerer, until_s: float) -> Answerer:

@@ -43,6 +43,7 @@ class Chain:
         self._store, self._log, self._clock = store, log, clock
         self._name, self._holder, self._ttl_s = f"release:{cluster}", holder, ttl_s
         self._epoch: int | None = None
+        self.written = 0  # how often this controller has written
         self._told: int | None = None  # the last sequence that the log was told, where this leader knows it
         self._ask_at_s = float("-inf")
 
@@ -89,6 +90,7 @@ class Chain:
                     work.releases.put(release)
                 if also is not None:
                     also(work)
+            self.written += 1
         except Fenced:
             self._epoch = None
             raise
@@ -123,6 +125,6 @@ class Chain:
 
 def _check(view: View, release: Release) -> None:
     state = view.policies.state_of(release.version)
-    assert state == release.state or release.state in STEPS.get(state, frozenset()), (  # type: ignore[call-overload]
+    assert state == release.state or (state in STEPS and release.state in STEPS[state]), (
         f"version {release.version}: {release.state} does not follow {state}"
     )

@@ -1,52 +1,41 @@
-"""The release controller: the one place that decides which version serves whom.
-
-    candidate ──newer one waits──► superseded
-        │ verified on a host, sanity gate; cases, where there is a suite
-        ├──refused──► rejected                  held for a person ──► superseded, or live when promoted
-        ├──where a canary can run──► canary ──worse, or a guard──► rolled_back
-        ▼                              │ not worse
-      live ◄───────────────────────────┘
-        │
-        ├──the next one is live──► retired
-        └──operator, guard──► rolled_back          an earlier version is live again
-
-A candidate is asked its cases where a canary would be, on an engine that serves it to nobody.
-While an alarm holds releases that no operator has acknowledged, candidates wait, and a canary is rolled back.
+"""The release controller: the one place that decides which version of each policy serves whom.
 
 It decides on the store alone, and its words are targets in the store, which the engines' hosts follow: so it may end at
-any point, and the next one goes on. A version is said to be live when engines serve it, and not before.
+any point, and the next one goes on. A version is said to be live when engines serve it, and not before. What it decides
+is in `serving.releases.decisions`; policies know nothing of each other, and share the chain and what is read of the
+log.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from typing import NamedTuple
 
-from core import telemetry
-from core.errors import Conflict, GateRefused
-from core.events import PolicyVersion, Release, ReleaseState
-from core.ids import PolicyRef
-from core.operations.fleet import GUARD, ReplicaTarget
+from core.errors import Conflict
+from core.ids import PolicyName, PolicyRef
 from core.ports import Clock, EventLog, Store, Weights
-from core.settings import ReleaseSettings, ServingSettings
+from core.settings import PolicySettings, ReleaseSettings, ServingSettings
+from core.settings.policies import EMPTY
 from core.stages.stage import Stage
-from core.store.work import Work
-from serving.releases.canaries.guards import said
-from serving.releases.canaries.ratchet import steps_to
-from serving.releases.canaries.verdict import CanaryVerdict
-from serving.releases.canary import Canary
 from serving.releases.cases import CaseGate
 from serving.releases.chain import Chain
-from serving.releases.gate import check
-from serving.releases.orders import OrderExecutor
-from serving.releases.targets import Intent, can_split, leaves_users, plan
-from serving.releases.view import ReleaseView, look
+from serving.releases.decisions import Decisions, Shared
+from serving.releases.listening import Listening
+from serving.releases.view import ReleaseView, look, oldest_heartbeat
 
 _LOOK_S = 0.2
 _WOKEN_S = 0.5  # where the store tells of changes: how often the log is asked what became of turns
 _STANDS_BY_S = 1.0
-_MOST_DISCARDED = 16  # at one release
+_KNOWN_S = 5.0  # how long the view of a policy is good in whose affairs nothing stirs
 logger = logging.getLogger(__name__)
+
+
+class _Known(NamedTuple):
+    """The view of a policy, and by what it is seen whether it still holds."""
+
+    view: ReleaseView
+    sign: object
+    at_s: float
 
 
 class ReleaseController(Stage):
@@ -64,330 +53,92 @@ class ReleaseController(Stage):
         holder: str,
         on_change: Callable[[], None] | None = None,
         cases: CaseGate | None = None,
+        policies: Mapping[str, PolicySettings] = EMPTY,
+        needed: Callable[[PolicyName], Collection[PolicyRef]] | None = lambda policy: (),
     ) -> None:
-        """Make a controller.
+        """Make a controller of the base policy and these.
 
         `holder` names this process in the lease; `on_change` is called when targets have changed. Without `cases`
-        candidates are not asked any."""
+        candidates are not asked any. `needed` returns the versions of a policy that others need, and raises Unavailable
+        while that cannot be known; without it no weights are discarded."""
         super().__init__()
-        self._store, self._weights, self._clock = store, weights, clock
+        self._store, self._clock, self._cases, self._policies = store, clock, cases, policies
         store.wake(self.woken)
-        self._serving, self._settings, self._vocabulary = serving, settings, vocabulary
-        self._on_change = on_change
-        self._cluster = serving.cluster
+        self._settings, self._cluster = settings, serving.cluster
+        self._timeout_s = serving.fleet.heartbeat_timeout_s
         self._chain = Chain(store, log, self._cluster, clock, holder, settings.lease_s)
-        self._orders = OrderExecutor(store, self._cluster, settings, vocabulary, clock)
-        self._canary = Canary(log, self._cluster, settings, clock)
-        self._cases = cases
-        self._discarded: set[PolicyRef] = set()
-        self._current: PolicyRef | None = None  # the candidate under way
-        self._swapped_at_s = float("-inf")
+        self._listening = Listening(log, store, self._cluster, settings, clock, policies)
+        shared = Shared(store, weights, self._chain, serving, settings, vocabulary, clock, cases, on_change, needed)
+        canaries = self._listening.canaries
+        self._decisions = {policy: Decisions(shared, policy, canary) for policy, canary in canaries.items()}
+        self._known: dict[PolicyName, _Known] = {}
 
     def tick(self) -> float:
         """Look, decide, write."""
         if not self._chain.lead():
-            self._canary.close()  # who leads reads what canaries are judged by
+            self._listening.close()  # who leads reads what canaries are judged by
             self._ask_nothing()
+            self._known.clear()
             return min(_STANDS_BY_S, self._settings.lease_s / 3)
+        views = self._look()
         more = False
-        view = look(self._store, self._cluster, self._clock.now(), self._serving.fleet.heartbeat_timeout_s)
-        if view is not None:
-            with nullcontext() if self._canary.listens else self._chain.kept():  # who begins to may need long
-                more = self._canary.listen(view)
-            try:
-                self._decide(view)
-            except Conflict as error:  # nothing was written: look again
-                logger.warning("releases: %s", error)
-                return _LOOK_S
+        if views:
+            with nullcontext() if self._listening.is_open else self._chain.kept():  # who begins to may need long
+                more = self._listening.listen(views)
+        if not self._decide(views):
+            return _LOOK_S
         told = self._chain.announce()
         if told or more:
             return 0.0
-        is_quiet = view is None or not (view.candidates or view.canary or view.orders)
-        return _WOKEN_S if is_quiet and self._store.wakes else _LOOK_S
+        return _WOKEN_S if self._store.wakes and not any(map(_stirs, views.values())) else _LOOK_S
 
     def close(self) -> None:
         self._ask_nothing()
-        self._canary.close()
+        self._listening.close()
         self._chain.resign()
 
-    # ------------------------------------------------------------------------------------------ decisions
-
-    def _decide(self, view: ReleaseView) -> None:
-        intent = self._obey(view) if view.orders else self._proceed(view)
-        if intent is not None:
-            self._aim(view, intent)
-
-    def _proceed(self, view: ReleaseView) -> Intent | None:
-        if view.canary is not None:
-            return self._try_canary(view)
-        return self._guard(view) or self._try_candidate(view)
-
-    def _obey(self, view: ReleaseView) -> Intent | None:
-        """Carry out the oldest order, until it is done or refused."""
-        answer = self._orders.carry_out(view)
-        if answer.steps or answer.also:
-            self._write(view, answer.steps, answer.also)
-            return None  # look again: the chain has grown
-        return answer.intent
-
-    def _try_canary(self, view: ReleaseView) -> Intent | None:
-        assert view.canary is not None
-        version = view.canary.version
-        verdict = self._held_back(view) or self._canary.verdict(view)
-        if verdict is not None and verdict.action == "rollback":
-            self._take_back(view, version, verdict)
-            return None
-        if verdict is not None and verdict.action == "promote":
-            self._write(view, [], lambda work: self._canary.end(work, view, "promote", verdict))
-            return None
-        if view.experiment is None:  # promoted: the live lane turns
-            return self._roll_out(view, version, "no worse than the live version, by its users' rewards")
-        return self._intent(view, canary=version, canary_share=view.experiment.share)
-
-    def _take_back(self, view: ReleaseView, canary: PolicyRef, verdict: CanaryVerdict) -> None:
-        """Roll a canary back; where the steps before it led down as well, order the live version back, too."""
-        now = self._clock.now()
-
-        def also(work: Work) -> None:
-            self._canary.end(work, view, "rollback", verdict)
-            if verdict.back_to is not None:
-                why = f"its steps since version {verdict.back_to} led down, and the next one, too: {verdict.why}"
-                work.orders.give(self._cluster, "rollback", verdict.back_to, why, "guard", now)
-
-        self._write(view, [self._event(canary, "rolled_back", verdict.why, "guard")], also)
-        telemetry.ROLLBACKS.labels(by="guard").inc()
-        if verdict.back_to is not None:
-            self._canary.forget()
-
-    @staticmethod
-    def _held_back(view: ReleaseView) -> CanaryVerdict | None:
-        """Withdraw a canary while an alarm holds releases, also one that was promoted and is about to serve all."""
-        return CanaryVerdict("rollback", said(view.alarms[0].event())) if view.alarms else None
-
-    def _guard(self, view: ReleaseView) -> Intent | None:
-        """Guard a direct release, which has no canary: when it is seen to be broken, order the way back."""
-        broken = self._canary.broken_release(view) if view.canary is None else None
-        if broken is None:
-            return None
-        version, why = broken
-        logger.error("version %s is taken back: %s", view.live, why)
-        now = self._clock.now()
-        self._write(view, [], lambda work: work.orders.give(self._cluster, "rollback", version, why, GUARD, now))
-        self._canary.forget()
-        return self._intent(view)
-
-    def _try_candidate(self, view: ReleaseView) -> Intent | None:
-        if view.switches.pinned is not None or view.alarms:
-            self._current = None
-            self._ask_nothing()
-            return self._intent(view)
-        candidate, others = self._choose(view)
-        if others:
-            self._write(view, others)
-            return None  # look again: the chain has grown
-        if candidate is None or self._due_in_s() > 0:
-            self._ask_nothing()
-            return self._intent(view)
-        why = view.refused_by_all(candidate.version)
-        figures = view.verified_by(candidate.version)
-        if why is None and figures is not None:
+    def _decide(self, views: Mapping[PolicyName, ReleaseView]) -> bool:
+        """Decide on each policy; return whether nobody has written in between."""
+        fine, written = True, self._chain.written
+        for policy, view in views.items():
+            current: ReleaseView | None = view
+            if self._chain.written != written:  # for another policy: the chain has grown
+                current = self._look_at(policy)
             try:
-                check(figures, self._vocabulary, self._settings.gate)
-            except GateRefused as error:
-                why = error.why
-        if why is not None:
-            self._reject(view, candidate.version, why)
-            return None
-        if figures is None:
-            return self._intent(view, hold=frozenset({candidate.version}))
-        if self._cases is not None and not self._cases.has_judged(view, candidate):
-            return self._try_cases(view, candidate, self._cases)
-        passed = "passed the sanity gate" + ("" if candidate.verdict is None else f"; {candidate.verdict.why}")
-        if self._canary.wanted(view) and can_split(view.replicas):
-            step = self._event(candidate.version, "canary", passed, "gate")
-            self._write(view, [step], lambda work: self._canary.begin(work, view, candidate.version))
-            return None
-        return self._roll_out(view, candidate.version, passed)
+                if current is not None:
+                    self._decisions[policy].decide(current)
+            except Conflict as error:  # nothing was written: look again
+                logger.warning("releases: %s", error)
+                self._known.pop(policy, None)
+                fine = False
+        return fine
 
-    def _try_cases(self, view: ReleaseView, candidate: PolicyVersion, cases: CaseGate) -> Intent | None:
-        """Let an engine serve the candidate, to no user, until its cases have judged it."""
-        version = candidate.version
-        asked = [r for r in view.replicas if r.name in view.targets and view.targets[r.name].serve == version]
-        refused = next((r.refused[version] for r in asked if version in r.refused), None)
-        if refused is not None:
-            self._reject(view, version, refused)
-            return None
-        verdict = cases.verdict(view, candidate)
-        if verdict is not None:
-            self._write(view, [], lambda work: work.policies.put_verdict(version, verdict))
-            logger.info("version %s: %s: %s", version, verdict.action, verdict.why)
-            if verdict.action == "refuse":
-                telemetry.GATE_REFUSALS.inc()
-            cases.stop()
-            return None
-        hold = frozenset({version})
-        intent = self._intent(view, hold=hold, canary=version)
-        return intent if leaves_users(view.replicas, view.targets, intent) else self._intent(view, hold=hold)
+    def _look(self) -> dict[PolicyName, ReleaseView]:
+        """Return the views of the policies that have a first version; of idle ones that of before, while it holds."""
+        if len(self._decisions) == 1:
+            found = {policy: self._look_at(policy) for policy in self._decisions}
+            return {policy: view for policy, view in found.items() if view is not None}
+        with self._store.look() as stored:
+            oldest = oldest_heartbeat(self._clock.now(), self._timeout_s)
+            signs = stored.fleet.signs(self._cluster, oldest, tuple(self._decisions))
+        now_s, views = self._clock.monotonic(), {}
+        for policy in self._decisions:
+            known, sign = self._known.get(policy), signs.get(policy)
+            if known is None or known.sign != sign or now_s - known.at_s > _KNOWN_S or _stirs(known.view):
+                view = self._look_at(policy)
+                if view is None:
+                    continue
+                known = self._known[policy] = _Known(view, sign, now_s)
+            views[policy] = known.view
+        return views
+
+    def _look_at(self, policy: PolicyName) -> ReleaseView | None:
+        return look(self._store, self._cluster, self._clock.now(), self._timeout_s, policy, self._policies)
 
     def _ask_nothing(self) -> None:
         if self._cases is not None:
             self._cases.stop()
 
-    def _roll_out(self, view: ReleaseView, version: PolicyRef, why: str) -> Intent | None:
-        """Turn the live lane; what its first replica refuses goes no further. Engines that are away turn later."""
-        asked = [r for r in view.live_lane if r.name in view.targets and view.targets[r.name].serve == version]
-        lane = [r for r in view.live_lane if r.serving is not None or r in asked]
-        serving = [r for r in lane if r.serving == version]
-        refused = [r.refused[version] for r in asked if version in r.refused]
-        if refused and not serving:
-            self._reject(view, version, refused[0])
-            return None
-        if serving and all(r.serving == version or version in r.refused for r in lane):
-            steps = [
-                self._event(view.live, "retired", f"version {version} serves", "gate"),
-                self._event(version, "live", why, "gate"),
-            ]
-            self._write(view, steps)
-            telemetry.SWAPS.inc()
-            self._discard_old(view, version)
-            return None
-        return self._intent(view, serve=version, one_by_one=True)
 
-    def _reject(self, view: ReleaseView, version: PolicyRef, why: str) -> None:
-        telemetry.GATE_REFUSALS.inc()
-        logger.warning("version %s is rejected: %s", version, why)
-        self._current = None
-        state: ReleaseState = "rolled_back" if view.canary is not None else "rejected"
-        self._write(view, [self._event(version, state, why, "gate")])
-
-    # ------------------------------------------------------------------------------------------ candidates
-
-    def _choose(self, view: ReleaseView) -> tuple[PolicyVersion | None, list[Release]]:
-        """Return the candidate in progress, else the newest; and the last steps of the others.
-
-        Older ones are superseded, those of a refused line rejected."""
-        steps: list[Release] = []
-        left: list[PolicyVersion] = []
-        for candidate in view.candidates:
-            end = self._end_of(candidate, view)
-            if end is not None:
-                steps.append(self._event(candidate.version, *end, "gate"))
-            elif candidate.version not in view.switches.held and not self._waits_for_promotion(candidate):
-                left.append(candidate)
-        served = {replica.serving for replica in view.replicas}  # by a controller that ended before it said so
-        under_way = [c for c in left if c.version == self._current or c.version in served]
-        proposed = [c for c in left if c.is_proposed]
-        chosen = next(reversed(under_way or proposed or left), None)
-        for candidate in left:
-            if chosen is not None and candidate.version < chosen.version:
-                why = f"version {chosen.version} is newer"
-                steps.append(self._event(candidate.version, "superseded", why, "gate"))
-        if chosen is not None and self._due_in_s() <= 0:
-            self._current = chosen.version
-        return chosen, steps
-
-    def _end_of(self, candidate: PolicyVersion, view: ReleaseView) -> tuple[ReleaseState, str] | None:
-        """Its last step, and why, where it cannot go live whatever the sanity gate says."""
-        if candidate.verdict is not None and candidate.verdict.action == "refuse":
-            return "rejected", candidate.verdict.why
-        with self._store.look() as stored:
-            lineage = stored.policies.states_of_lineage(candidate.version)
-        undone = next(((v, state) for v, state in lineage[1:] if state in ("rolled_back", "rejected")), None)
-        if undone is not None:
-            return "rejected", f"descends from version {undone[0]}, which was {undone[1].replace('_', ' ')}"
-        if self._is_overtaken(candidate, view):
-            return "superseded", f"version {view.live} is newer"
-        if view.live_was_proposed and not candidate.is_proposed and view.live not in dict(lineage):
-            return "superseded", f"does not descend from version {view.live}, which was proposed"
-        return None
-
-    def _is_overtaken(self, candidate: PolicyVersion, view: ReleaseView) -> bool:
-        """Return whether a candidate is overtaken.
-
-        A learner's version waits for an operator only until the next one is live; a proposed one, however long it
-        takes."""
-        waits = self._waits_for_promotion(candidate) and candidate.version not in view.switches.held
-        return waits and not candidate.is_proposed and candidate.version < view.live
-
-    def _waits_for_promotion(self, candidate: PolicyVersion) -> bool:
-        waits_for = ("hold", "ask") if self._cases is None else ("hold",)
-        return candidate.verdict is not None and candidate.verdict.action in waits_for
-
-    def _due_in_s(self) -> float:
-        return self._swapped_at_s + self._serving.versions.min_swap_interval_s - self._clock.monotonic()
-
-    # ------------------------------------------------------------------------------------------ what is written
-
-    def _intent(
-        self,
-        view: ReleaseView,
-        *,
-        serve: PolicyRef | None = None,
-        hold: frozenset[PolicyRef] = frozenset(),
-        canary: PolicyRef | None = None,
-        canary_share: float = 0.0,
-        one_by_one: bool = False,
-    ) -> Intent:
-        """Return the intent. The previous live version stays on the hosts: a rollback fetches nothing."""
-        kept = {view.live, view.previous} - {None}
-        return Intent(
-            serve=serve or view.live,
-            hold=hold | frozenset(v for v in kept if v is not None),
-            canary=canary,
-            canary_share=canary_share,
-            holdback=view.anchor if self._settings.holdback.share > 0 else None,
-            one_by_one=one_by_one,
-            avoid=view.undone,
-            doubt=self._canary.doubts.to_probe(view),
-        )
-
-    def _aim(self, view: ReleaseView, intent: Intent) -> None:
-        """Write targets. An engine that drops a candidate gets no users until it has done so."""
-        left = view.untried - {intent.serve, intent.canary}
-        wanted = plan(view.replicas, view.targets, replace(intent, avoid=intent.avoid | left))
-        changed = [target for name, target in wanted.items() if view.targets.get(name) != target]
-        if changed:
-            self._chain.write(view.sequence, also=lambda work: _put_all(work, self._cluster, changed))
-            if self._on_change is not None:
-                self._on_change()
-
-    def _write(
-        self,
-        view: ReleaseView,
-        steps: Iterable[Release],
-        also: Callable[[Work], object] | None = None,
-    ) -> None:
-        told = list(steps)
-        self._chain.write(view.sequence, told, also)
-        if any(step.state == "live" for step in told):
-            self._swapped_at_s, self._current = self._clock.monotonic(), None
-
-    def _event(self, version: PolicyRef, state: ReleaseState, why: str, by: str) -> Release:
-        return Release(
-            version=version,
-            cluster=self._cluster,
-            state=state,
-            why=why,
-            by=by,
-            at=self._clock.now(),
-        )
-
-    def _discard_old(self, view: ReleaseView, live: PolicyRef) -> None:
-        """Discard weights that will not serve again.
-
-        Kept are `serving.versions.keep`, the anchor, the live and the previous version, those that canaries are held
-        against, and what an operator holds."""
-        with self._store.look() as stored:
-            versions = stored.policies.versions()
-        newest = versions[-self._serving.versions.keep :]
-        held_against = (step.before for step in steps_to(live, view.past))
-        keep = {view.anchor, live, view.live, view.previous, *held_against, *view.switches.held, *newest}
-        old = [version for version in reversed(versions) if version not in keep and version not in self._discarded]
-        for version in old[:_MOST_DISCARDED]:  # most are gone since long: only this process does not know
-            self._weights.discard(version)
-            self._discarded.add(version)
-
-
-def _put_all(work: Work, cluster: str, targets: Iterable[ReplicaTarget]) -> None:
-    for target in targets:
-        work.fleet.put_target(cluster, target)
+def _stirs(view: ReleaseView) -> bool:
+    return bool(view.candidates or view.canary or view.experiment or view.orders)

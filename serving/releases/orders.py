@@ -4,6 +4,7 @@ rollback V   serve V, which served before, again at once; what came after it is 
 promote V    serve V now: a canary, a candidate that waits or is held, or one that was superseded; not while an alarm
              holds releases
 pin V        serve V and release nothing until unpinned; what came after it is only retired
+withdraw V   V, a canary or a candidate, is broken: it is rejected, or rolled back
 hold V       V is neither released, promoted nor superseded by itself
 """
 
@@ -54,7 +55,7 @@ class OrderExecutor:
         self._since_s.setdefault(order.order_id, self.clock.monotonic())
         with self.store.look() as stored:
             state = stored.policies.state_of(order.version)
-            served = stored.releases.live_history(self.cluster)
+            served = stored.releases.live_history(self.cluster, order.version.policy)
         wrong = _what_is_wrong(order, view, state, served)
         if wrong is not None:
             return self._refuse(order, *wrong)
@@ -63,9 +64,18 @@ class OrderExecutor:
                 return self._done(order, _switched(order, view.switches))
             case "pin" if order.version == view.live:
                 return self._done(order, _switched(order, view.switches))
+            case "withdraw":
+                return self._withdraw(order, view, state)
             case "rollback" if order.version == view.live:  # a canary runs: it goes
                 return self._done(order, None, [self._step(order, _canary(view), "rolled_back")], view)
         return self._serve(order, view, served)
+
+    def _withdraw(self, order: Order, view: ReleaseView, state: str | None) -> OrderOutcome:
+        if state == "canary":
+            return self._done(
+                order, _switched(order, view.switches), [self._step(order, order.version, "rolled_back")], view
+            )
+        return self._done(order, _switched(order, view.switches), [self._step(order, order.version, "rejected")])
 
     # ------------------------------------------------------------------------------------------ serving another version
 
@@ -121,7 +131,7 @@ class OrderExecutor:
     ) -> OrderOutcome:
         def also(work: Work) -> None:
             if switches is not None:
-                work.fleet.put_switches(self.cluster, switches)
+                work.fleet.put_switches(self.cluster, switches, order.version.policy)
             if view is not None and view.experiment is not None:
                 verdict: Literal["promote", "stopped"] = "promote" if order.kind == "promote" else "stopped"
                 ended = msgspec.structs.replace(
@@ -163,6 +173,8 @@ def _what_is_wrong(
             return "invalid", f"alarm {view.alarms[0].alarm_id} holds releases: acknowledge it first"
         case "promote" if view.canary is not None and version != view.canary.version:
             return "invalid", f"version {view.canary.version} is a canary: promote it or roll it back first"
+        case "withdraw" if state not in ("canary", "candidate"):
+            return "invalid", f"version {version} is {state}: a canary or a candidate can be withdrawn"
         case "hold" if state not in ("canary", "candidate"):
             return "invalid", f"version {version} is {state}: a canary or a candidate can be held"
         case "unhold" if version not in view.switches.held:
@@ -195,7 +207,7 @@ def _switched(order: Order, switches: Switches) -> Switches | None:
             return msgspec.structs.replace(switches, pinned=None)
         case "hold":
             return msgspec.structs.replace(switches, held=(*others, version))
-        case "unhold" | "promote":
+        case "unhold" | "promote" | "withdraw":
             return msgspec.structs.replace(switches, held=others)
         case "rollback" if switches.pinned is not None:
             return msgspec.structs.replace(switches, pinned=version)

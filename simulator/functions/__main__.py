@@ -14,10 +14,10 @@ from simulator.lessons.run import run_lesson
 from simulator.tasks.sandbox import Sandbox
 
 
-async def teach(plan: Plan, output: Path) -> dict[str, Any]:
+async def teach(plan: Plan, output: Path, *, says_why: bool) -> dict[str, Any]:
     sandbox = Sandbox()
     try:
-        return await run_lesson(plan, Functions(sandbox), os.environ.get("SIMULATOR_KEY"), output)
+        return await run_lesson(plan, Functions(sandbox, says_why=says_why), os.environ.get("SIMULATOR_KEY"), output)
     finally:
         await sandbox.close()
 
@@ -35,13 +35,14 @@ def main() -> None:
     parser.add_argument("--examined", type=int, default=96, help="answers before, and again after")
     parser.add_argument("--users", type=int, default=8, help="users who ask at the same time")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--words", action="store_true", help="users also say which test did not pass, and how")
     parser.add_argument("--output", type=Path, default=Path("demo"), help="where the report goes")
     asked = parser.parse_args()
     for name, least in (("seconds", 0), ("examined", 1), ("users", 1)):
         if getattr(asked, name) < least:
             parser.error(f"--{name}: {getattr(asked, name):g} is less than {least}")
     plan = Plan(tuple(asked.url), asked.seconds, asked.seed, asked.examined, asked.users, asked.model)
-    report = asyncio.run(teach(plan, asked.output))
+    report = asyncio.run(teach(plan, asked.output, says_why=asked.words))
     print(summary(report, asked.output), flush=True)
     sys.exit(0 if succeeded(report) else 1)
 

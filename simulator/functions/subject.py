@@ -21,8 +21,10 @@ class Functions:
     max_tokens = 64
     stop = ("\n```\n",)  # a user copies the code and reads no further
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, *, says_why: bool = False) -> None:
+        """`says_why`: users also say which test did not pass, and how."""
         self._sandbox = sandbox
+        self._says_why = says_why
 
     def taught(self, seed: int) -> Iterator[Exercise]:
         for number in count():
@@ -38,4 +40,8 @@ class Functions:
         async def right(answer: str) -> bool:
             return (await self._sandbox.run(code_of(answer), request.tests)).all_passed
 
-        return Exercise(request.function, (*_EXAMPLE, ("user", request.text)), right)
+        async def fault(answer: str) -> str | None:
+            return (await self._sandbox.run(code_of(answer), request.tests)).fault
+
+        messages = (*_EXAMPLE, ("user", request.text))
+        return Exercise(request.function, messages, right, fault if self._says_why else None)

@@ -19,6 +19,7 @@ Phase = Literal["before", "taught", "after"]
 
 MEAN_DELAY_S = 1.5  # until a user says whether the answer was right
 _TRIES = 3  # to give feedback
+_LOOK_S = 0.1  # for a version that is waited for
 _TIMEOUT = aiohttp.ClientTimeout(total=600)  # a large model on a busy machine takes its time
 
 
@@ -32,6 +33,20 @@ class Plan:
     examined: int = 96  # answers of each examination
     users: int = 8  # who ask at the same time
     model: str = "onward-tiny"  # the name that clients use
+    pace: "Pace | None" = None  # None: users ask as fast as they are answered
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How far users may be ahead of the learner, so that what is learned does not depend on the machine's speed.
+
+    They ask `turns_a_version` exercises for each version that there has been, and `ahead` more. What an answer was
+    worth they say once `late` more have come, and never where those do not come."""
+
+    turns: int  # of teaching, at most
+    turns_a_version: int
+    ahead: int
+    late: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,7 @@ class Answered:
     version: int
     latency_s: float
     tokens: int
+    words: str | None = None  # what the user says of it
 
 
 @dataclass
@@ -72,6 +88,9 @@ class Lesson:
         self.subject = subject
         self.record = Record()
         self.phase: Phase = "before"
+        self.versions = 0  # that came since the beginning, as `follow` is told
+        self._asked = 0  # of what is taught
+        self._unsaid: deque[Answered] = deque()  # the oldest first
         self._client = Client(plan.base_urls, http, _TIMEOUT)
         self._rng = random.Random(f"lesson {plan.seed}")
         self._started_s = asyncio.get_running_loop().time()
@@ -102,12 +121,28 @@ class Lesson:
         await asyncio.gather(*(self._use(exercises, until_s) for _ in range(self.plan.users)))
 
     async def _use(self, exercises: Iterator[Exercise], until_s: float) -> None:
-        """Ask one exercise after the other, and say of each answer whether it was right."""
-        while self.elapsed_s < until_s:
+        """Ask one exercise after the other, and say of each answer, or of one before it, whether it was right."""
+        while await self._may_ask(until_s):
             answered = await self._answered(next(exercises), "taught")
             if answered is not None:
-                await asyncio.sleep(self._rng.expovariate(1 / MEAN_DELAY_S))
-                await self._tell(answered)
+                self._unsaid.append(answered)
+                if len(self._unsaid) > (0 if self.plan.pace is None else self.plan.pace.late):
+                    known = self._unsaid.popleft()
+                    await asyncio.sleep(self._rng.expovariate(1 / MEAN_DELAY_S))
+                    await self._tell(known)
+
+    async def _may_ask(self, until_s: float) -> bool:
+        """Wait for the turn of the next exercise; False where there is none, or no time for it."""
+        pace = self.plan.pace
+        if pace is not None and self._asked >= pace.turns:
+            return False
+        self._asked += 1
+        number = self._asked
+        while pace is not None and number > self.versions * pace.turns_a_version + pace.ahead:
+            if self.elapsed_s >= until_s:
+                return False
+            await asyncio.sleep(_LOOK_S)
+        return self.elapsed_s < until_s
 
     async def _answered(self, exercise: Exercise, phase: Phase) -> Answered | None:
         """Ask one exercise; None where the request failed."""
@@ -128,7 +163,9 @@ class Lesson:
             self.record.failures.append(str(failure))
             return None
         latency_s = self.elapsed_s - asked_s
-        right = await exercise.right(told["choices"][0]["message"]["content"] or "")
+        text = told["choices"][0]["message"]["content"] or ""
+        right = await exercise.right(text)
+        says = phase == "taught" and not right and exercise.fault is not None
         onward = told["onward"]
         answered = Answered(
             phase=phase,
@@ -140,14 +177,22 @@ class Lesson:
             version=onward["policy_version"],
             latency_s=latency_s,
             tokens=told["usage"]["completion_tokens"],
+            words=await exercise.fault(text) if says and exercise.fault is not None else None,
         )
         self.record.answers.append(answered)
         return answered
 
     async def _tell(self, answered: Answered) -> None:
-        """Say whether the answer was right, under an id of the user's own, so that a retry is not counted twice."""
-        feedback_id, metric = str(uuid.uuid4()), "accepted" if answered.right else "rejected"
-        body = {"feedback_id": feedback_id, "inference_id": answered.inference_id, "metric_name": metric, "value": True}
+        """Say what is wrong with an answer, if the user says that, and then whether it was right."""
+        if answered.words is not None:
+            await self._give(answered, "comment", answered.words)
+        await self._give(answered, "accepted" if answered.right else "rejected", True)
+
+    async def _give(self, answered: Answered, metric: str, value: bool | str) -> None:
+        """Give feedback under an id of the user's own, so that a retry is not counted twice."""
+        feedback_id = str(uuid.uuid4())
+        about = {"feedback_id": feedback_id, "inference_id": answered.inference_id}
+        body = {**about, "metric_name": metric, "value": value}
         for _ in range(_TRIES):
             try:
                 await self._client.post("/v1/feedback", body)

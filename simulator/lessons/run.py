@@ -10,7 +10,7 @@ import aiohttp
 from simulator.lessons.lesson import Lesson, Plan
 from simulator.lessons.report import make_report, write
 from simulator.lessons.subject import Subject
-from simulator.lessons.view import watch
+from simulator.lessons.view import follow, watch
 from simulator.service import ServiceView
 
 
@@ -20,13 +20,15 @@ async def run_lesson(plan: Plan, subject: Subject, key: str | None, output: Path
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as http:
         lesson, service = Lesson(plan, subject, http), ServiceView(plan.base_urls[0], http)
-        watching = asyncio.create_task(watch(lesson, service))
+        views = [watch(lesson, service), *([] if plan.pace is None else [follow(lesson, service)])]
+        watching = [asyncio.create_task(view) for view in views]
         try:
             await lesson.run()
         finally:
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
+            for each in watching:
+                each.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await each
         report = await make_report(lesson, service)
     write(report, output)
     return report

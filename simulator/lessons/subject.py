@@ -7,11 +7,14 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Exercise:
-    """One request of a user, who takes an answer that is `right`; `kind` groups exercises in reports."""
+    """One request of a user, who takes an answer that is `right`; `kind` groups exercises in reports.
+
+    `fault`: what the user says of an answer that is not; None: users of this exercise say nothing."""
 
     kind: str
     messages: tuple[tuple[str, str], ...]  # (role, content)
     right: Callable[[str], Awaitable[bool]]
+    fault: Callable[[str], Awaitable[str | None]] | None = None
 
 
 class Subject(Protocol):

@@ -8,6 +8,7 @@ from simulator.lessons.report import share
 from simulator.service import UNREACHABLE, ServiceView
 
 _EVERY_S = 10.0
+_FOLLOWED_S = 0.5
 _LATEST = 48  # taught answers whose share is shown
 _PHASES = {"before": "first examination", "taught": "teaching", "after": "last examination"}
 
@@ -20,6 +21,17 @@ async def watch(lesson: Lesson, service: ServiceView) -> None:
             metrics = await service.metrics()
         print(line(lesson, metrics), flush=True)
         await asyncio.sleep(_EVERY_S)
+
+
+async def follow(lesson: Lesson, service: ServiceView) -> None:
+    """Tell the lesson how many versions there have been since its beginning, until cancelled."""
+    first: float | None = None
+    while True:
+        with contextlib.suppress(*UNREACHABLE, KeyError):  # it says nothing of a version before it has one
+            version = (await service.metrics())["onward_policy_version"]
+            first = version if first is None else first
+            lesson.versions = int(version - first)
+        await asyncio.sleep(_FOLLOWED_S)
 
 
 def line(lesson: Lesson, metrics: dict[str, float]) -> str:

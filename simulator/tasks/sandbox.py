@@ -7,24 +7,27 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 _WORKER = Path(__file__).with_name("sandbox_worker.py")
+_SAID = 80  # characters of a value
 
 
 @dataclass(frozen=True)
 class TestResult:
     """The result of running tests.
 
-    `error` names what the code raised, or is `killed` when the code went over a limit or ended its own process."""
+    `error` names what the code raised, or is `killed` when the code went over a limit or ended its own process;
+    `fault` is how somebody would put the first test that did not pass."""
 
     __test__ = False  # pytest: not a test class
 
     passed: int
     total: int
     error: str | None
+    fault: str | None = field(default=None, compare=False)
 
     @property
     def all_passed(self) -> bool:
@@ -51,7 +54,7 @@ class Sandbox:
             answer = await self._ask(request)
         told: dict[str, Any] = json.loads(answer) if answer else {"values": [], "error": "killed"}
         passed = sum(value == expected for value, (_, expected) in zip(told["values"], tests, strict=False))
-        return TestResult(passed, len(tests), told["error"])
+        return TestResult(passed, len(tests), told["error"], _fault(told["values"], told["error"], tests))
 
     async def _ask(self, request: str) -> bytes:
         """Return the worker's answer, nothing where the worker itself came to an end."""
@@ -83,3 +86,14 @@ class Sandbox:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
+
+
+def _fault(values: Sequence[str | None], error: str | None, tests: Sequence[tuple[str, str]]) -> str | None:
+    """Return what somebody would say of the first test that did not pass; None when all did."""
+    for value, (expression, expected) in zip(values, tests, strict=False):
+        if value != expected:
+            return f"{expression} should be {expected[:_SAID]}, and is {(value or 'something long')[:_SAID]}"
+    if error is None or not tests:
+        return None
+    expression, expected = tests[min(len(values), len(tests) - 1)]
+    return f"{expression} should be {expected[:_SAID]}, and ends with {error}"

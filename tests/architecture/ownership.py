@@ -11,7 +11,11 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGES = {
     "api/": "api",
     "ingest/archive/": "archive",
+    "ingest/erasure/": "eraser",
+    "ingest/sealing.py": "api",
+    "ingest/clusters/": "clusters",
     "ingest/": "writer",
+    "scoring/alerts/": "notifier",
     "scoring/judge/": "judge",
     "scoring/watching/": "monitors",
     "scoring/": "scorer",
@@ -22,12 +26,15 @@ STAGES = {
     "onward/processes/": "service",
     "onward/wiring/": "service",
     "onward/replays/": "replays",
+    "onward/backups/": "backups",
+    "onward/suites/": "suites",
+    "onward/trials/": "releases",
     "onward/commands/": "commands",
 }
 """The stage that owns the code, by the longest prefix of its path."""
 SHARED = ("core/records/", "core/stages/")
 """Code that stages share: whoever imports a function that writes counts as the writer."""
-_WRITING = {"insert": 0, "update": 0, "delete": 0, "insert_new": 1, "upsert": 1}
+_WRITING = {"insert": 0, "update": 0, "delete": 0, "insert_new": 1, "upsert": 1, "add_up": 1}
 _READING_OF_TOPICS = {"reader", "consumer", "Membership", "SharedRecords", "open_history"}
 Uses = dict[str, set[str]]
 
@@ -77,7 +84,8 @@ class StoreModule:
     def _reached(self, kind: str, method: str) -> list[ast.AST]:
         """Return the method with everything of its module that it uses, directly or indirectly."""
         found: dict[int, ast.AST] = {}
-        ahead: list[ast.AST] = [self.methods(kind)[method]]
+        methods = self.methods(kind)
+        ahead: list[ast.AST] = [methods[method]]
         while ahead:
             node = ahead.pop()
             if id(node) in found:
@@ -87,7 +95,7 @@ class StoreModule:
                 if isinstance(part, ast.Name) and part.id in self._names and part.id not in self.classes:
                     ahead.append(self._names[part.id])
                 if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "self":
-                    ahead += [each for name, each in self.methods(kind).items() if name == part.attr]
+                    ahead += [methods[part.attr]] if part.attr in methods else []
         return list(found.values())
 
     def _named(self, node: ast.AST, local: dict[str, ast.AST]) -> set[str]:
@@ -129,7 +137,9 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.AST]]:
 @cache
 def repositories() -> dict[tuple[str, str], tuple[set[str], set[str]]]:
     """Return the tables that each method writes and names, by (repository, method)."""
-    folders = (ROOT / "core/store", ROOT / "core/store/newest")
+    folders = tuple(
+        ROOT / "core/store" / name for name in ("", "newest", "accounts", "consent", "erasure", "operators")
+    )
     files = [path for folder in folders for path in sorted(folder.glob("*.py"))]
     modules = [StoreModule(ast.parse(path.read_text())) for path in files]
     home = {name: module for module in modules for name in module.classes}
@@ -271,16 +281,21 @@ def _importers_of(path: str, sought: set[str]) -> set[str]:
     """Return the stages that import these names of a shared module, also through other shared modules."""
     module, found = path.removesuffix(".py").replace("/", "."), set[str]()
     for other, source in sources():
-        imported = {
-            each.name
-            for part in ast.walk(source)
-            if isinstance(part, ast.ImportFrom) and part.module == module
-            for each in part.names
-        }
+        imported = _imported_by(source).get(module, set())
         if imported & sought and not other.startswith(SHARED):
             found.add(stage_of(other))
         elif imported & sought:
             found |= _importers_of(other, _names_that_reach(_parts(source), imported & sought) - imported)
+    return found
+
+
+@cache
+def _imported_by(tree: ast.Module) -> dict[str, set[str]]:
+    """Return the names that a module imports, by the module they come from."""
+    found = defaultdict[str, set[str]](set)
+    for part in ast.walk(tree):
+        if isinstance(part, ast.ImportFrom) and part.module is not None:
+            found[part.module] |= {each.name for each in part.names}
     return found
 
 

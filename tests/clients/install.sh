@@ -6,7 +6,7 @@ uv=$1 python=$2
 here=$(cd "$(dirname "$0")" && pwd)
 build=$here/../../build/clients
 mkdir -p "$build/node"
-for each in node sdks aider; do
+for each in node sdks aider verl; do
     [ -x "$build/$each-python/bin/python" ] || "$uv" venv --quiet --python "$python" "$build/$each-python"
     VIRTUAL_ENV=$build/$each-python "$uv" pip sync --quiet --require-hashes "$here/locks/$each.lock"
 done

@@ -40,13 +40,16 @@ def run(*command: str, stdin: str | None = None, timeout_s: float = 120, check: 
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float, what: str | Callable[[], str]) -> Any:
+    """Return the condition's value once it is true; it is looked at once more when its time is over."""
     deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
+    while True:
+        is_over = time.monotonic() >= deadline_s
         found = condition()
         if found:
             return found
+        if is_over:
+            pytest.fail(f"{what if isinstance(what, str) else what()}: not within {timeout_s:.0f} s")
         time.sleep(0.2)
-    pytest.fail(f"{what if isinstance(what, str) else what()}: not within {timeout_s:.0f} s")
 
 
 def require_compose(*, engine: bool) -> None:

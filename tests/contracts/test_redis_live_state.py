@@ -17,6 +17,7 @@ from core.ids import InferenceId, SessionId
 from core.ports import LiveState
 from core.settings import RedisSettings
 
+LONG_S = 6.0  # for which one is unsure; a busy machine takes a part of it
 TOKEN_IDS = st.lists(st.integers(0, (1 << 32) - 1)).map(tuple)
 
 
@@ -62,7 +63,7 @@ def test_nothing_lives_for_ever_and_everything_is_under_the_prefix(server: Any, 
             await use_everything(*pair)
         mine = keys_of(server, own_settings)
         assert len(mine) >= 9
-        assert all(server.pttl(key) > 0 for key in mine)
+        assert all(server.pttl(key) != -1 for key in mine), "each ends, or has ended meanwhile"
         assert all(key in before or key.startswith((b"test-", b"onward")) for key in server.scan_iter("*"))
 
     asyncio.run(scenario())
@@ -156,7 +157,7 @@ def test_foreign_values_are_unknown(server: Any, own_settings: RedisSettings) ->
 
 def test_who_may_have_forgotten_says_so(server: Any, own_settings: RedisSettings) -> None:
     async def scenario() -> None:
-        async with RedisLiveState(own_settings, 0.3) as here, RedisLiveState(own_settings, 0.3) as there:
+        async with RedisLiveState(own_settings, LONG_S) as here, RedisLiveState(own_settings, LONG_S) as there:
             assert await here.claim(ACME, "k", "a") is None, "Redis was empty a moment ago"
             assert await there.claim(ACME, "k", "b") == "a", "but what is held is held"
             await until(sure_of(here, "a"))
@@ -166,7 +167,7 @@ def test_who_may_have_forgotten_says_so(server: Any, own_settings: RedisSettings
             assert await here.claim(ACME, "k", "b") == "a", "its own it remembers itself"
             assert await here.claim(ACME, "k", "a") == "b", "and learns who else was told that it holds"
             await until(sure_of(there, "b"))
-            async with RedisLiveState(own_settings, 0.3) as newcomer:
+            async with RedisLiveState(own_settings, LONG_S) as newcomer:
                 assert await newcomer.claim(ACME, "k2", "a") is None, "a failover may be why it had to connect"
 
     asyncio.run(scenario())

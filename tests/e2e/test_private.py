@@ -7,12 +7,14 @@ import sqlite3
 import stat
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from at_rest import forms_of, where_at_rest
+from processes import words_of
 from service_tree import Refused, Service, user, wait_for
 from tokenizers import Tokenizer
 
@@ -20,6 +22,7 @@ from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS
 
 UNHEARD = 'unheard "canary" of 4711\nsang'
 HEARD = 'overheard "parrot" of 4712\nsang'
+PLANTED = "ghp_" + "Zk3mQ9vT2xLr8Wn4Yb6Hc1Jd5Fs7Gp0AeUiO"  # by a user, where secrets are redacted
 SECRETS = {
     "api.keys": "planted-api-key-1",
     "api.user_hash_key": "planted-hash-key-2",
@@ -35,6 +38,9 @@ SETTINGS = """
 key = "{api.keys}"
 namespace = "team"
 scopes = ["chat", "feedback", "admin"]
+
+[privacy]
+redact = ["secrets"]
 
 [judge]
 enabled = true
@@ -150,6 +156,7 @@ def say_all(service: Service) -> list[str]:
     with pytest.raises(Refused):
         chat(service, UNHEARD * 2000, store=False)
     with log_away(service):
+        chat(service, f"[web] the token is {PLANTED}")
         spooled = chat(service, UNHEARD, store=False)
         assert any(path.stat().st_size for path in (service.directory / "spool").iterdir()), "nothing was spooled"
         assert where_at_rest(service.directory, forms(UNHEARD)) == []
@@ -180,8 +187,13 @@ def at_work(service: Service) -> list[str]:
         accept(service, inference_id)
     chat(service, HEARD)
     for number in range(6):
-        accept(service, chat(service, f"[web] write total(xs): sum of xs {number % 3}")["onward"]["inference_id"])
-    wait_for(lambda: len(service.get("/v1/policies", **KEY)["data"]) > 1, 60, "a version that learned")
+        words = f"[web] write total(xs): sum of xs {number % 3}, token {PLANTED}"
+        inference_id = chat(service, words, metadata={"note": PLANTED})["onward"]["inference_id"]
+        accept(service, inference_id)
+        for metric in ("comment", "demonstration"):
+            said = {"inference_id": inference_id, "metric_name": metric, "value": f"use {PLANTED} instead"}
+            service.post("/v1/feedback", said, **KEY)
+    wait_for(lambda: len(service.get("/v1/policies", **KEY)["data"]) > 1, 120, "a version that learned")
     return unheard
 
 
@@ -206,16 +218,40 @@ def test_nothing_of_what_is_not_to_be_stored_rests(service: Service, at_work: li
     assert 'onward_untrainable_turns_total{reason="not_stored"}' in service.text("/metrics")
 
 
+def test_no_file_has_a_secret_that_was_learned_around(service: Service, at_work: list[str]) -> None:
+    """Log, store, spool, blobs and the learner's journal: what trained was said in placeholders."""
+    turns = [stored(service, each["inference_id"]) for each in _newest(service)]
+    asked = [turn for turn in turns if turn["messages"] and "token" in turn["messages"][0]["content"]]
+    assert asked
+    assert all("<SECRET_" in turn["messages"][0]["content"] for turn in asked)
+    assert any(turn["trainable"] and turn["rewards"] for turn in asked)
+    assert where_at_rest(service.directory, forms(PLANTED)) == []
+    assert PLANTED not in service.log_text()
+
+
+def _newest(service: Service) -> list[Any]:
+    sessions = service.get("/v1/sessions", **KEY)["data"]
+    return [turn for each in sessions for turn in service.get(f"/v1/sessions/{each['session_id']}", **KEY)["turns"]]
+
+
 def test_what_it_writes_is_its_users_alone(service: Service, at_work: list[str]) -> None:
     assert stat.S_IMODE(service.directory.stat().st_mode) == 0o700
-    wider = {
-        str(path.relative_to(service.directory)): oct(stat.S_IMODE(path.lstat().st_mode))
-        for path in service.directory.rglob("*")
-        if not path.is_symlink() and stat.S_IMODE(path.lstat().st_mode) & 0o077
-    }
+    wider = {str(path): oct(mode) for path, mode in modes_below(service.directory).items() if mode & 0o077}
     assert wider == {}
     names = {path.name for path in service.directory.iterdir()}
     assert {"log.db", "store.db", "blobs", "spool", "learner", "service.json", "ready"} <= names
+
+
+def modes_below(directory: Path) -> dict[Path, int]:
+    """Return the rights of all files and folders but links; what the service removes amid the look is passed over."""
+    found: dict[Path, int] = {}
+    for folder, folders, files in os.walk(directory):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            with suppress(FileNotFoundError):
+                mode = path.lstat().st_mode
+                if not stat.S_ISLNK(mode):
+                    found[path.relative_to(directory)] = stat.S_IMODE(mode)
+    return found
 
 
 def readiness(service: Service) -> str:
@@ -228,12 +264,12 @@ def readiness(service: Service) -> str:
 
 def test_no_secret_is_in_an_argument_or_in_what_it_says(service: Service, at_work: list[str]) -> None:
     """The whole process tree is searched; it logs complaints about a judge that it cannot reach."""
-    wait_for(lambda: "judge" in service.log_text(), 30, "a complaint")
+    wait_for(lambda: "judge" in service.log_text(), 120, "a complaint")
     process = psutil.Process(service.pid)
     tree = [process, *process.children(recursive=True)]
     assert len(tree) > 1
     said = {
-        "arguments": "\n".join(" ".join(each.cmdline()) for each in tree),
+        "arguments": "\n".join(" ".join(words_of(each)) for each in tree),
         "output": service.log_text(),
         "readiness": readiness(service),
         "status": json.dumps(service.get("/v1/status", **KEY)),

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from pretrained import smollm2
 from rescoring import all_turns, worst_difference_of
-from service_tree import Service, wait_for
+from service_tree import Service, published, wait_for
 
+from core.model.weights_digest import digest_of_shards
 from onward.wiring.foundation import open_foundation
 
 pytestmark = pytest.mark.timeout(900)  # a real model learns, on whatever machine
@@ -82,6 +83,13 @@ def test_it_learns_by_a_canary_and_a_rollback_holds(service: Service) -> None:
     service.post("/v1/policies/1/rollback", {"why": "users complain"})
     assert ask(service, 0)["onward"]["policy_version"] == 1
     assert states(service)[2] == "rolled_back"
+
+
+def test_what_it_learned_is_an_adapter_of_megabytes(service: Service) -> None:
+    adapter, size = published(service.directory, 2)
+    base = digest_of_shards([smollm2() / "model.safetensors"])
+    assert adapter == {"base_digest": base, "rank": 4, "alpha": 8.0}
+    assert size < 8e6
 
 
 def test_every_token_rescores_and_every_update_is_repeated_to_the_bit(service: Service) -> None:

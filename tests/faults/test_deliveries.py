@@ -24,7 +24,6 @@ _RETRIES = 4
 
 def test_events_come_twice_and_outcomes_before_their_turns(world: World, users: Users, table: FaultTable) -> None:
     users.wait_for_more(1)
-    wait_for(lambda: rewards_of(world, users.turns[:1]), 60, "a turn that was stored")
     model, chance = real_turn(world, users.turns[0]), random.Random(0)
     turns = [another(model, learns=False) for _ in range(_TURNS)]
     outcomes = [judgement(turn) for turn in turns]

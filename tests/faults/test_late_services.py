@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from fault_world import own_stack, settings_of, wrong_with
+from ports import free_port
 from service_tree import wait_for
-from sglang_server import free_port
 from sglang_service import SETTINGS as SGLANG
 from stage_processes import StageProcess
 
@@ -63,7 +63,7 @@ def tree(directory: Path, chosen: Mapping[str, Any]) -> Iterator["subprocess.Pop
         yield process
     finally:
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
 
 
 def test_a_tree_waits_for_all_of_them(stack: Stack, tmp_path: Path) -> None:
@@ -73,9 +73,10 @@ def test_a_tree_waits_for_all_of_them(stack: Stack, tmp_path: Path) -> None:
         server.down()
     with tree(tmp_path / "service", settings(stack, **{"api.port": port})) as process:
         wait_for(lambda: says(url, "start", stack.kafka.address), _START_S, "word of Kafka")
-        with pytest.raises(urllib.error.HTTPError, match="503"):
-            urllib.request.urlopen(f"{url}/v1/chat/completions", b"{}", timeout=30)
-        with urllib.request.urlopen(f"{url}/healthz", timeout=30) as answer:
+        with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+            urllib.request.urlopen(f"{url}/v1/chat/completions", b"{}", timeout=60)
+        refused.value.close()
+        with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
             assert answer.status == 200
         stack.kafka.up()
         wait_for(lambda: says(url, "start", "postgres.url"), _START_S, "word of Postgres")

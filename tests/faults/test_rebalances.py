@@ -29,7 +29,11 @@ def test_a_storm_of_rebalances(world: World, users: Users, table: FaultTable) ->
     users.wait_for_more(1)
     over_s = time.monotonic() + _STORM_S
     with guest(world, "ingest") as writers, guest(world, "score") as scorers:
-        wait_for(lambda: time.monotonic() > over_s, _STORM_S + 1, "the end of the storm")
+
+        def is_over() -> bool:  # on a busy machine a rebalance takes longer
+            return time.monotonic() > over_s and len(writers) + len(scorers) > _STORM_S / 5
+
+        wait_for(is_over, _STORM_S + 300, "a storm with so many members")
     joined = len(writers) + len(scorers)
     fault = f"members joining and leaving for {_STORM_S:g} s"
     table.add(fault, settle(world, users), Row(f"{fault}: joined", joined, "members"))

@@ -56,7 +56,7 @@ def test_beyond_the_spool(world: World, users: Users, table: FaultTable, tmp_pat
         ApiProcess(directory, "api-9", SGLANG | settings_of(world.stack) | settings) as api,
     ):
         api.wait_ready()
-        wait_for(lambda: api.readiness["engine"] == "ok", 60, "the replica's engines")
+        wait_for(lambda: api.readiness["engine"] == "ok", 180, "the replica's engines")
         users.wait_for_more(1)
         world.stack.kafka.kill()
         logged, unlogged = _speak_until_unlogged(api)

@@ -25,13 +25,32 @@ def test_what_arrives_during_one_commit_shares_the_next() -> None:
     async def main() -> list[int]:
         first = commits.submit(0)
         await asyncio.to_thread(entered.wait, 30)
-        rest = [commits.submit(item) for item in range(1, 8)]
+        rest = []
+        for item in range(1, 8):
+            rest.append(commits.submit(item))
+            await asyncio.sleep(0)
         proceed.set()
         return list(await asyncio.gather(first, *rest))
 
     commits = GroupCommit[int, int]("test", apply, max_items=5)
     assert asyncio.run(main()) == [item * 10 for item in range(8)]
     assert batches == [[0], [1, 2, 3, 4, 5], [6, 7]]
+    commits.close()
+
+
+def test_what_one_turn_of_the_loop_submits_is_one_batch() -> None:
+    batches: list[list[int]] = []
+
+    def apply(items: Sequence[int]) -> Sequence[int]:
+        batches.append(list(items))
+        return items
+
+    async def main() -> list[int]:
+        return list(await asyncio.gather(*(commits.submit(item) for item in range(8))))
+
+    commits = GroupCommit[int, int]("test", apply, max_items=5)
+    assert asyncio.run(main()) == list(range(8))
+    assert batches == [list(range(8))]
     commits.close()
 
 
@@ -59,9 +78,9 @@ def test_closing_finishes_what_was_submitted() -> None:
         return [None] * len(items)
 
     async def main() -> None:
-        for item in range(20):
-            commits.submit(item)
-        await asyncio.to_thread(commits.close)
+        waiting = [commits.submit(item) for item in range(20)]
+        commits.close()  # before the loop has come round
+        await asyncio.gather(*waiting)
 
     commits = GroupCommit[int, None]("test", apply, max_items=3)
     asyncio.run(main())
@@ -106,18 +125,18 @@ def test_a_defect_refuses_what_waits_behind_it() -> None:
 
     def apply(items: Sequence[int]) -> Sequence[int]:
         applying.set()
-        assert going_on.wait(10)
+        assert going_on.wait(60)
         return [1 // item for item in items]
 
     commits = GroupCommit[int, int]("test", apply, max_items=1)
     with ThreadPoolExecutor() as threads:
         first = threads.submit(commits.submit_blocking, 0)
-        assert applying.wait(10)
+        assert applying.wait(60)
         behind = threads.submit(commits.submit_blocking, 1)
         while commits._queue.empty():
             time.sleep(0.001)
         going_on.set()
         for waiting in (first, behind):
             with pytest.raises(LogUnavailable, match="broke down"):
-                waiting.result(10)
+                waiting.result(60)
     commits.close()

@@ -16,10 +16,11 @@ from stepping import step
 
 from core import telemetry
 from core.clock import SystemClock
-from core.codec import SCHEMA_VERSION
+from core.codec import SCHEMA_VERSION, encode
 from core.errors import LogError, NewerSchema
 from core.events import Completion, DeadLetter, Outcome, SessionEnded, Topic
 from core.ids import SessionId
+from core.operations.quotas import month_of
 from core.settings import IngestSettings
 from core.store import SqlStore, open_sqlite
 from core.store.database import tables
@@ -104,6 +105,12 @@ def test_an_event_that_stands_in_the_log_twice_is_stored_once(
     drain(writer)
     assert (count(store, "turns"), count(store, "outcomes")) == (1, 1)
     assert duplicates() - before == 4
+    with store.look() as view:
+        ((payer, used),) = view.costs.of_month(month_of(turn.received_at)).items()
+    assert (payer.namespace, payer.policy) == (turn.namespace, "base")
+    assert used.turns == 1
+    assert (used.prompt_tokens, used.output_tokens) == (turn.num_prompt_tokens, turn.num_output_tokens)
+    assert (used.answer_ms, used.logged_bytes) == (round(turn.latency_ms), len(encode(turn)))
 
 
 def test_it_goes_on_where_the_store_stands_not_the_group(

@@ -172,7 +172,7 @@ class Process:
 
     def step(self) -> tuple[int, int]:
         """Wait for the next round; return (records handled, partitions owned)."""
-        line = self._lines.get(timeout=60)
+        line = self._lines.get(timeout=120)
         assert line, "it ended by itself"
         done, owned = line.split()
         return int(done), int(owned)

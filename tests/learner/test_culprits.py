@@ -10,7 +10,7 @@ from logged_world import World, logged_past, make_reward, make_turn, manifests, 
 from core.codec import decode
 from core.events import DeadLetter, Topic, VersionSpan
 from core.ids import base_ref
-from learner import stage
+from learner.batches.backlog import Backlog
 from learner.poison_rewards import record_of
 
 
@@ -68,14 +68,14 @@ def test_where_it_stands_is_read_from_the_log(world: World) -> None:
 
 def test_a_reward_that_cannot_be_admitted_is_set_aside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     past = logged_past(9)
-    add = stage.Backlog.add
+    add = Backlog.add
 
     def fragile(self: Any, reward: Any) -> bool:
         if reward.inference_id == past[4][0].inference_id:
             raise OverflowError("poison")
         return add(self, reward)
 
-    monkeypatch.setattr(stage.Backlog, "add", fragile)
+    monkeypatch.setattr(Backlog, "add", fragile)
     world.tell(*past)
     learner = world.learner()
     settle(learner)

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle, tokenizer_digest
+from msgspec.structs import replace
 
 from core.errors import ConfigError, LogUnavailable
-from core.events import Segment, ToolCall
-from core.ids import base_ref
+from core.events import Hint, Segment, ToolCall, Topic
+from core.ids import OutcomeId, base_ref
 from core.operations.alarms import StoredAlarm
 from core.ports import WeightsRef
 from core.unstored import without_words
+from learner.sequences.kept_out import SuiteCheck, SuiteSolutions
 from learner.stage import Learner
 from learner.versions.manifest import prove_exactly_once
+from learner.versions.provenance import ancestry, compared_with_suites
 
 MakeWorld = Callable[[str], World]
 
@@ -48,6 +51,24 @@ def test_rewards_become_versions(make_world: MakeWorld) -> None:
     assert policy is not None
     assert policy.turns == len(policy.outcome_arrivals) == 8
     world.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
+    learner.close()
+
+
+def test_rewards_that_come_before_their_turns_train_once_these_are_stored(make_world: MakeWorld) -> None:
+    """The log may be read before the writer has stored what it says: the learner asks the store until it has."""
+    world = make_world("a")
+    learner = world.learner()
+    past = logged_past(16)
+    world.log.append_blocking(Topic.REWARDS, [reward for _, reward in past])
+    world.clock.advance_to(max(reward.decided_at for _, reward in past))
+    settle(learner)
+    assert published(world) == [1]
+    assert 0.0 < learner.tick() < 1.0, "it asks again soon, and not all the time"
+    with world.store.work() as work:
+        work.turns.put([turn for turn, _ in past])
+    settle(learner)
+    assert published(world) == [1, 2, 3]
+    assert prove_exactly_once(manifests(world)) == 16
     learner.close()
 
 
@@ -125,6 +146,46 @@ def test_a_correction_applies_the_difference(make_world: MakeWorld) -> None:
     learner.close()
 
 
+def test_a_comment_on_what_has_trained_takes_no_turns_place(make_world: MakeWorld) -> None:
+    """Unless the value changes with it."""
+    world = make_world("a")
+    learner = world.learner()
+    past = logged_past(8)
+    world.tell(*past)
+    settle(learner)
+    said = [Hint(start=0, end=2, text="too long", outcome_id=OutcomeId(f"comment {n}")) for n in range(8)]
+    commented = [
+        (turn, replace(make_reward(turn, reward.value, 1, 30.0), hints=(hint,)))
+        for (turn, reward), hint in zip(past, said, strict=True)
+    ]
+    world.tell(*commented)
+    settle(learner)
+    assert published(world) == [1, 2]
+    assert learner.left_out == {"nothing_new": 8}
+    world.tell(*[(turn, replace(make_reward(turn, 0.5, 2, 40.0), hints=reward.hints)) for turn, reward in commented])
+    settle(learner)
+    assert published(world) == [1, 2, 3]
+    learner.close()
+
+
+def test_what_is_void_never_trains_and_is_taken_back_where_it_has(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner()
+    past = logged_past(8)
+    world.tell(*past)
+    settle(learner)
+    (trained, _), untrained = past[0], make_turn(30)
+    void = [(turn, replace(make_reward(turn, 0.0, revision=1, after_s=60), void=True)) for turn in (trained, untrained)]
+    world.tell((untrained, make_reward(untrained, -0.5)), *void, *logged_past(24)[16:])
+    settle(learner)
+    records = [record for manifest in manifests(world) for record in manifest.turns]
+    assert learner.left_out == {"void": 1}
+    assert untrained.inference_id not in {record.inference_id for record in records}
+    taken_back = [record for record in records if record.inference_id == trained.inference_id]
+    assert [(record.revision, record.reward) for record in taken_back][1:] == [(1, 0.0)]
+    learner.close()
+
+
 def test_what_may_not_train_does_not(make_world: MakeWorld) -> None:
     world = make_world("a")
     learner = world.learner()
@@ -165,7 +226,8 @@ def test_what_recalls_an_eval_case_does_not_train(make_world: MakeWorld) -> None
     """The text or a call may hold the solution; other answers train."""
     world = make_world("a")
     solution = "def total(xs):\n    result = 0\n    for x in xs:\n        result += x\n    return result"
-    learner = world.learner({"sum of a list": solution})
+    suites = [SuiteSolutions("own", "aa", {"sum of a list": solution}), SuiteSolutions("other", "bb", {"x": "y = 3"})]
+    learner = world.learner(suites)
     world.tell(*logged_past(8))
     call = ToolCall(id="c", name="edit", arguments=json.dumps({"path": "a.py", "content": solution}), index=0)
     said, wrote = make_turn(30, text=f"Here you are:\n{solution}\n"), make_turn(31, tool_calls=(call,))
@@ -178,6 +240,13 @@ def test_what_recalls_an_eval_case_does_not_train(make_world: MakeWorld) -> None
     assert not trained & {said.inference_id, wrote.inference_id}
     dropped = [turn for one in manifests(world) for turn in one.drops.get("eval_solution", ())]
     assert sorted(dropped) == sorted([said.inference_id, wrote.inference_id])
+    with world.store.look() as view:
+        newest, _ = view.policies.newest(1)[0]
+    compared = len(trained) + 2
+    assert compared_with_suites(ancestry(world.store, newest.version), world.blobs) == (
+        SuiteCheck(suite="own", digest="aa", cases=1, compared=compared, left_out=2),
+        SuiteCheck(suite="other", digest="bb", cases=1, compared=compared, left_out=0),
+    )
     learner.close()
 
 
@@ -212,7 +281,7 @@ def test_an_update_that_is_no_number_is_skipped_kept_and_alarmed(make_world: Mak
 
 
 def fingerprint(learner: Learner) -> str:
-    state = learner._rank_group._state
+    state = learner.base._rank_group.state
     tensors = [*state.policy.model.state_dict().values(), *state.advantages.state_dict()["head"].values()]
     moments = [str(state.optimizer.state_dict()["state"]), str(state.advantages.state_dict()["optimizer"]["state"])]
     return hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors) + "".join(moments).encode()).hexdigest()

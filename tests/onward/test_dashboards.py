@@ -33,12 +33,16 @@ def alert_expressions() -> list[str]:
     return re.findall(r"^ +expr: (.+)$", folded, re.MULTILINE)
 
 
-def dashboard() -> dict[str, Any]:
-    return dict(json.loads((DEPLOY / "grafana" / "onward.json").read_text()))
+DASHBOARDS = sorted(path.name for path in (DEPLOY / "grafana").glob("*.json"))
+
+
+def dashboard(name: str) -> dict[str, Any]:
+    return dict(json.loads((DEPLOY / "grafana" / name).read_text()))
 
 
 def drawn_expressions() -> list[str]:
-    return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+    panels = [panel for name in DASHBOARDS for panel in dashboard(name)["panels"]]
+    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
 
 
 @pytest.mark.parametrize("expression", [*alert_expressions(), *drawn_expressions()])
@@ -66,8 +70,9 @@ def test_every_alert_is_tried_and_documented() -> None:
     assert alerts == tried == told
 
 
-def test_panels_have_a_place_each() -> None:
-    panels = dashboard()["panels"]
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_panels_have_a_place_each(name: str) -> None:
+    panels = dashboard(name)["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
     for panel in panels:

@@ -145,15 +145,16 @@ def try_one(stages: Stages, lab: ModuleType, number: int, data: st.DataObject) -
     with stages.world.store.look() as view:
         assert view.turns.get_many(alone) == {turn.inference_id: turn for turn in turns}
     assert all(turn.inference_id in stages.watcher._turns for turn in turns)
-    assert alone.keys() <= stages.learner._backlog.pending.keys()
+    assert alone.keys() <= stages.learner.base.backlog.pending.keys()
     return list(alone)
 
 
 def batch_of(stages: Stages) -> list[InferenceId]:
     """Return the turns that the learner would train on after all that it has read."""
-    stages.learner._settings = changed(stages.learner._settings, {"batch.min_turns": 2, "batch.max_wait_s": 1e-9})
+    waiting = stages.learner.base._waiting
+    waiting._settings = changed(waiting._settings, {"batch.min_turns": 2, "batch.max_wait_s": 1e-9})
     stages.world.clock.advance_to(stages.world.clock.now() + timedelta(days=1))
-    batch = stages.learner._due_batch()
+    batch = waiting.due_batch()
     for scored in batch:
         try_to_pack(scored)
     return [scored.inference_id for scored in batch]

@@ -1,7 +1,6 @@
 """A scorer that is killed while it works."""
 
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -32,15 +31,16 @@ clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
 scorer = Scorer(log, open_sqlite(directory / "store.db"), spec, settings, clock)
 rounds = Rounds("scorer", scorer)
 print("ready", flush=True)
-while True:
-    if rounds.step(0.05):
-        print("step", flush=True)
+for _permit in sys.stdin:
+    while not rounds.step(0.05):
+        pass
+    print("step", flush=True)
 """
 
 
 def start(directory: Path) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", SCORER, str(directory)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -53,14 +53,17 @@ def test_kill_9_loses_and_doubles_nothing(lab: ModuleType, world: Any, seed: int
     for _ in range(4):
         process = start(world.directory)
         try:
+            assert process.stdin is not None
             assert process.stdout is not None
-            for _ in range(rng.randint(1, 10)):
+            lines = rng.randint(1, 10)  # that it is ready, and a step each
+            process.stdin.write("\n" * lines)  # as many steps as it may take, however late it is killed
+            process.stdin.flush()
+            for _ in range(lines):
                 assert process.stdout.readline(), "the scorer ended by itself"
-            time.sleep(rng.uniform(0, 0.01))
+            time.sleep(rng.uniform(0, 0.01))  # some moment of the last step
         finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            process.stdout.close()
+            process.kill()
+            process.communicate()
     partial = world.rewards()
     lab.drain(world.scorer(lab.SPEC))
     expected = lab.score(lab.SPEC, events)

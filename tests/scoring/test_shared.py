@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
 
 @pytest.fixture
 def log() -> Iterator[KafkaEventLog]:
-    with topics_of_our_own(require_services().kafka, client={"session_timeout_s": 3.0}) as settings:
+    with topics_of_our_own(require_services().kafka) as settings:
         log = open_log(settings)
         yield log
         log.close()

@@ -105,7 +105,7 @@ def test_a_late_service_is_waited_for(service: ScriptedService) -> None:
     truth = told(service)
     lose_turn(service)
     service.after[service.counts["sessions"] + 25] = lambda: repeat_turn(service)  # the turn comes in after all
-    assert losses(service.url, truth, settle_s=10.0) == Losses(0, 0)
+    assert losses(service.url, truth, settle_s=120.0) == Losses(0, 0)  # no longer than the turn is away
     assert service.counts["sessions"] < 40, "only what was missing is asked for again"
 
 
@@ -222,7 +222,7 @@ def test_the_program_ends_with_1_when_something_failed(service: ScriptedService,
     service.script.status = lambda route: 503 if route == "chat" else 200
     arguments = ["--url", service.url, "--seconds", "0.2", "--rate", "40", "--output", str(tmp_path)]
     ended = subprocess.run(
-        [sys.executable, "-m", "simulator", *arguments], capture_output=True, text=True, timeout=60, cwd=ROOT
+        [sys.executable, "-m", "simulator", *arguments], capture_output=True, text=True, timeout=240, cwd=ROOT
     )
     assert (ended.returncode, ended.stderr) == (1, "")
     assert "The run did not meet its bar." in ended.stdout

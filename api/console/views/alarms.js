@@ -1,6 +1,7 @@
 // What monitors found: figures, what it holds back, and the operator's word that it is known.
 
 import { at, button, make, plain, refill, state, time } from "../dom.js";
+import { choose } from "../exclusions.js";
 import { ask } from "../order.js";
 import { get } from "../wire.js";
 
@@ -33,7 +34,8 @@ function row(alarm) {
       known,
       alarm.closed_at && `closed ${time(alarm.closed_at)}`,
     ].filter(Boolean).join(" · ")),
-    make("span", "actions", alarm.state === "opened" ? acknowledge(alarm) : null));
+    make("span", "actions", alarm.state === "opened" ? acknowledge(alarm) : null,
+      button("exclude its turns", "choose", () => choose(alarm), "Puts them into the form below")));
   line.tabIndex = -1;
   return make("li", "", line);
 }

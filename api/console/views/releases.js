@@ -59,9 +59,10 @@ function difference({ difference: found, low, high, turns, base_turns: base }) {
 
 function row(policy, standing) {
   const held = standing.held.includes(policy.version), pinned = standing.pinned === policy.version;
+  const tried = standing.experiment?.canary === policy.version ? standing.experiment.rings.at(-1) : null;
   const line = make("div", "row version",
     make("b", "", `version ${policy.version}`),
-    make("span", "", state(policy.state), held ? make("span", "state held", "held") : null, pinned ? state("pinned") : null),
+    make("span", "", state(policy.state), tried ? make("span", "state", `ring ${tried}`) : null, held ? make("span", "state held", "held") : null, pinned ? state("pinned") : null),
     make("small", "meta", `${time(policy.created_at)} · from ${policy.parent ?? "nothing"} · ${number(policy.turns)} turns`
       + ` · ${number(policy.updates)} ${policy.updates === 1 ? "update" : "updates"}`),
     policy.verdict ? make("small", "block", `${policy.verdict.proposed ? "proposed" : "cases"}: ${policy.verdict.action}: ${policy.verdict.why}`) : null,
@@ -70,12 +71,20 @@ function row(policy, standing) {
   return make("li", "", line);
 }
 
+/** Who has the canary: a share or, ring by ring, whom the settings name, and a share of the others. */
+function whom({ rings, share }) {
+  const drawn = `${percent(share)} of users`;
+  if (!rings.length) return drawn;
+  const before = rings.length > 1 ? `, after ${rings.slice(0, -1).join(", ")}` : "";
+  return `ring ${rings.at(-1)}${before}` + (share ? `, with ${drawn}` : "");
+}
+
 function canary(running) {
   at("canary").hidden = !running;
   if (!running) return;
   const figures = Object.entries(running.figures).map(([name, value]) => `${plain(name)} ${value.toPrecision(3)}`);
   at("canary").replaceChildren(make("h2", "", "Canary"), make("p", "",
-    `Version ${running.canary} against ${running.control} for ${percent(running.share)} of users, since ${time(running.started_at)} UTC`),
+    `Version ${running.canary} against ${running.control} for ${whom(running)}, since ${time(running.started_at)} UTC`),
   make("small", "", figures.join(" · ")));
 }
 

@@ -2,10 +2,12 @@
 
 import { at, button, duration, make, named, percent, plain, signed, state, time, tone } from "../dom.js";
 import { get } from "../wire.js";
+import { spans } from "../spans.js";
 
 const SHADES = 8, SHOWN_TOKENS = 1500;
 const story = at("story");
 let cameFrom = null;
+let asked = 0;  // an answer that comes after another turn was asked for, or none any more, is not shown
 let leave = () => {};
 
 /** `back` leads to where the story was opened. */
@@ -18,6 +20,7 @@ export function open(inferenceId) {
 }
 
 export function close() {
+  asked += 1;
   if (story.hidden) return false;
   story.hidden = true;
   document.body.classList.remove("reading");
@@ -30,12 +33,15 @@ export async function show(inferenceId) {
   story.replaceChildren(make("p", "empty", "…"));
   story.hidden = false;
   document.body.classList.add("reading");
+  const mine = ++asked;
+  let shown;
   try {
-    const turn = await get(`v1/turns/${encodeURIComponent(inferenceId)}`);
-    story.replaceChildren(...parts(turn));
+    shown = parts(await get(`v1/turns/${encodeURIComponent(inferenceId)}`));
   } catch (error) {
-    story.replaceChildren(closer(), make("p", "problem", error.message));
+    shown = [closer(), make("p", "problem", error.message)];
   }
+  if (mine !== asked) return;
+  story.replaceChildren(...shown);
   story.focus({ preventScroll: true });
 }
 
@@ -53,6 +59,7 @@ function parts(turn) {
     make("h3", "", "Answer, as it was sampled"),
     tokens(turn),
     ...turn.tool_calls.map(call => make("pre", "message call", `${call.name} ${call.arguments}`)),
+    ...latest ? spans(turn, latest) : [],
     make("h3", "", "What became of it"),
     timeline(turn),
     latest ? make("h3", "", "Reward, part by part") : null,

@@ -15,10 +15,11 @@ from msgspec import Meta
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import admit
 from api.access.plain import body_of, identity_of, json_body, json_response
-from api.feedback.reports.joining import Clues, Link, Unjoined, join, link
-from api.feedback.reports.report import Report, count_unjoined, digest_of, take_report
+from api.access.quotas.limits import admit
+from api.feedback.reports.joining import Clues, Joining, Unjoined
+from api.feedback.reports.links import Link, link
+from api.feedback.reports.report import Report, count_unjoined, digest_of, take_reports
 
 _SOURCE, _BAD_TIME = "continue", "bad_time"
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,22 +58,21 @@ def continue_router(context: Context) -> APIRouter:
 
 async def _take(context: Context, identity: Identity, event: ContinueData) -> dict[str, Any]:
     outcomes = list(_READ.get(event.name, _nothing)(event.data))
-    reasons = []
     at = _moment(event.data, context.services.clock.now())
     if at is None:
         for _ in outcomes:
-            count_unjoined(_SOURCE, _BAD_TIME)
+            count_unjoined(identity.namespace, _SOURCE, _BAD_TIME)
         return {"status": "unjoined", "reason": _BAD_TIME} if outcomes else {"status": "ignored"}
     if event.name == "chatInteraction":
         return await _link(context, identity, event.data, at)
     digest = await asyncio.to_thread(digest_of, [event.name, event.data]) if outcomes else ""
     clues = _clues(event.data, at)
-    for metric, value in outcomes:
-        report = Report(source=_SOURCE, metric=metric, value=value, clues=clues, digest=digest)
-        reasons.append(await take_report(context, identity, report))
-    told = [reason for reason in reasons if reason is not None]
+    reports = [
+        Report(source=_SOURCE, metric=metric, value=value, clues=clues, digest=digest) for metric, value in outcomes
+    ]
+    told = [reason for reason in await take_reports(context, identity, reports) if reason is not None]
     for reason in told:
-        count_unjoined(_SOURCE, reason)
+        count_unjoined(identity.namespace, _SOURCE, reason)
     if told:
         return {"status": "unjoined", "reason": told[0]}
     return {"status": "recorded" if outcomes else "ignored"}
@@ -82,8 +82,9 @@ async def _link(context: Context, identity: Identity, data: Data, at: datetime) 
     """Learn which session of ours Continue's is, from an answer that both know."""
     conversation = _text(data, "sessionId")
     await admit(context.services.live_state, identity)
+    clues = _clues(data, at)
     try:
-        joined = await join(context, identity, _clues(data, at))
+        joined = await Joining(context, identity, [clues]).join(clues)
     except Unjoined:
         return {"status": "ignored"}
     if conversation and joined.inference_id is not None:

@@ -11,10 +11,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
+from api.access.own_policy import own_policy
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
 from api.operator.figures.intervals import Estimate, estimate, quantile
 from api.turns.lookup import read
-from core.ids import Namespace, PolicyRef
+from core.ids import Namespace, PolicyName, PolicyRef
 from core.operations.fleet import Experiment
 from core.reward_spec import DerivedSpec, call_line
 from core.store.newest.curves import Conduct, Worth
@@ -43,9 +44,11 @@ def curves_router(context: Context) -> APIRouter:
         identity = identity_of(request)
         only_parameters(request, "turns", "workload")
         limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
-        workload = request.query_params.get("workload")
+        workload, policy = request.query_params.get("workload"), own_policy(services, identity)
         return json_response(
-            await read(services, lambda view: _curves(view, services.cluster, identity.namespace, limit, workload))
+            await read(
+                services, lambda view: _curves(view, services.cluster, policy, identity.namespace, limit, workload)
+            )
         )
 
     @router.get("/v1/behaviour")
@@ -66,7 +69,9 @@ def curves_router(context: Context) -> APIRouter:
     return router
 
 
-def _curves(view: View, cluster: str, namespace: Namespace, limit: int, workload: str | None) -> dict[str, Any]:
+def _curves(
+    view: View, cluster: str, policy: PolicyName, namespace: Namespace, limit: int, workload: str | None
+) -> dict[str, Any]:
     found = view.curves.worth(namespace, limit)
     turns = [turn for turn in found if workload in (None, turn.workload)]
     return {
@@ -74,8 +79,8 @@ def _curves(view: View, cluster: str, namespace: Namespace, limit: int, workload
         "turns": len(turns),
         "workloads": sorted({turn.workload for turn in found}),
         "quality": _quality(turns[::-1]),
-        "versions": _by_version(turns, view.experiments.newest(cluster, _VERSIONS)),
-        "latency": _latency(view),
+        "versions": _by_version(turns, view.experiments.newest(cluster, _VERSIONS, policy)),
+        "latency": _latency(view, policy),
     }
 
 
@@ -151,16 +156,18 @@ def _components(turns: Sequence[Worth]) -> dict[str, float]:
     return {name: total / len(turns) for name, total in sorted(sums.items())}
 
 
-def _latency(view: View) -> list[dict[str, Any]]:
-    """Return, for each version, the time from the outcomes that it learned from to its release."""
+def _latency(view: View, policy: PolicyName) -> list[dict[str, Any]]:
+    """Return, for each version, the time from the outcomes that it learned from to its release.
+
+    One that was made again, after turns were excluded, heard of them long before."""
     live = view.curves.live_since(view.releases.last_sequence() - _RELEASES)
     found = []
-    for policy, _ in reversed(view.policies.newest(_VERSIONS)):
-        since = live.get(policy.version)
-        if since is not None and policy.outcome_arrivals:
-            waits_s = sorted((since - arrival).total_seconds() for arrival in policy.outcome_arrivals)
+    for made, _ in reversed(view.policies.newest(_VERSIONS, policy)):
+        since = live.get(made.version)
+        if since is not None and made.outcome_arrivals and made.again is None:
+            waits_s = sorted((since - arrival).total_seconds() for arrival in made.outcome_arrivals)
             figures = {"p50_s": quantile(waits_s, 0.5), "p99_s": quantile(waits_s, 0.99)}
-            found.append({"version": policy.version, "live_at": since, "turns": len(waits_s), **figures})
+            found.append({"version": made.version, "live_at": since, "turns": len(waits_s), **figures})
     return found
 
 

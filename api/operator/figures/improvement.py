@@ -9,6 +9,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
+from api.access.own_policy import own_policy
 from api.access.plain import identity_of, json_response, only_parameters
 from api.operator.figures.intervals import Estimate, estimate
 from api.turns.lookup import read
@@ -37,14 +38,14 @@ def improvement_router(context: Context) -> APIRouter:
         served fewer; and `first` while that serves."""
         identity = identity_of(request)
         only_parameters(request)
-        live = services.policy.live_version
+        live = services.policy.live_of(own_policy(services, identity))
         return json_response(await read(services, lambda view: _improvement(view, identity.namespace, live)))
 
     return router
 
 
 def _improvement(view: View, namespace: Namespace, live: PolicyRef) -> dict[str, Any]:
-    first = view.policies.first() if view.policies.newest(1) else live
+    first = view.policies.first(live.policy) if view.policies.newest(1, live.policy) else live
     found = {"object": "improvement", "live": live, "first": first, "needed": NEEDED, "base_needed": BASE_NEEDED}
     if live == first:
         return {**found, "verdict": "first", "how": None}

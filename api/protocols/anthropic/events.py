@@ -16,7 +16,7 @@ from api.protocols.anthropic.answers import (
     usage_of,
 )
 from api.protocols.anthropic.errors import in_anthropics_shape
-from api.protocols.exchange import Exchange
+from api.protocols.exchange import StreamableExchange
 from api.protocols.onward_info import onward_info
 from api.protocols.streaming import named_event
 from api.turns.answer_ids import MESSAGE
@@ -26,7 +26,7 @@ from core import codec
 _encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 
 
-class MessageExchange(Exchange):
+class MessageExchange(StreamableExchange):
     """The answer to one request of the Messages API."""
 
     protocol = "messages"

@@ -2,19 +2,23 @@
 
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
 from api.protocols.anthropic.claude_code import user_and_session
-from api.protocols.anthropic.messages import Conversation
+from api.protocols.anthropic.messages import Messages
+from api.protocols.translation import ToolKinds
 from api.requests.anthropic import ClientTool, CountBody, MessagesBody, ToolChoice
 from api.requests.bodies import ChatBody
 from api.requests.ignored import take_ignored
-from api.requests.tools import FunctionDefinition, Tool, check_count
+from api.requests.tools import FunctionDefinition, Tool
 from core.errors import InvalidRequest
 from core.ids import SessionId
 
-_OF_SERVERS = ("web_search", "web_fetch", "code_execution", "tool_search", "mcp_toolset")
+_TOOLS = ToolKinds(
+    {None: ClientTool, "custom": ClientTool},
+    of_servers=("web_search", "web_fetch", "code_execution", "tool_search", "mcp_toolset"),
+    instead="describe it with a name and an input_schema",
+)
 _PLACES = {
     "stop": "stop_sequences",
     "user": "metadata.user_id",
@@ -30,10 +34,10 @@ class Translated:
 
     def __init__(self, body: CountBody) -> None:
         """Translate a body. Raises InvalidRequest naming the field."""
-        conversation = Conversation()
+        conversation = Messages()
         conversation.add_system(body.system or "")
         for index, message in enumerate(body.messages):
-            conversation.add(message, f"messages[{index}]")
+            conversation.add_message(message, f"messages[{index}]")
         self.places = {**_PLACES, **conversation.places}
         self.ignored = [*take_ignored(body), *conversation.ignored]
         self.session: SessionId | None = None
@@ -44,28 +48,13 @@ class Translated:
             self._sample(body)
 
     def _tools(self, tools: list[dict[str, Any]]) -> list[Tool] | None:
-        check_count(tools)
         known: list[Tool] = []
-        for index, given in enumerate(tools):
-            kind = given.get("type")
-            if kind not in (None, "custom"):
-                self._leave_out(kind, f"tools[{index}].type")
-                continue
-            tool = _client_tool(given, f"tools[{index}]")
-            self.ignored += take_ignored(tool, "tools[].")
+        for place, tool in _TOOLS.read(tools, self.ignored):
             for field, theirs in (("parameters", "input_schema"), ("name", "name"), ("strict", "strict")):
-                self.places[f"tools[{len(known)}].function.{field}"] = f"tools[{index}].{theirs}"
+                self.places[f"tools[{len(known)}].function.{field}"] = f"{place}.{theirs}"
             function = FunctionDefinition(tool.name, tool.description or UNSET, tool.input_schema, tool.strict or UNSET)
             known.append(Tool(function))
         return known or None
-
-    def _leave_out(self, kind: object, place: str) -> None:
-        """Leave out a tool that Anthropic's servers run: the model is not shown it, and so never calls it."""
-        known = next((name for name in _OF_SERVERS if isinstance(kind, str) and kind.startswith(name)), None)
-        if known is None:
-            message = f"{place}: the model knows no such tool; describe it with a name and an input_schema"
-            raise InvalidRequest(message, param=place, code="unsupported")
-        self.ignored.append(f"tools[].{known}")  # never in the client's own spelling
 
     def _force(self, choice: ToolChoice | None) -> None:
         if choice is None:
@@ -106,10 +95,3 @@ class Translated:
         chat.temperature, chat.top_p, chat.top_k = body.temperature, body.top_p, body.top_k
         chat.stop = body.stop_sequences or None
         chat.user, self.session = user_and_session(None if body.metadata is None else body.metadata.user_id)
-
-
-def _client_tool(given: dict[str, Any], place: str) -> ClientTool:
-    try:
-        return msgspec.convert(given, ClientTool)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{place}: {error}", param=place, code="invalid_tool") from None

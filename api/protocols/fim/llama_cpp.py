@@ -13,7 +13,7 @@ from api.http.asgi import Headers
 from api.http.body_shape import Raw
 from api.http.decoding import decode_body
 from api.http.errors import error_response
-from api.protocols.exchange import Exchange
+from api.protocols.exchange import StreamableExchange
 from api.protocols.onward_info import onward_info
 from api.protocols.openai.completions import plan_text
 from api.protocols.places import named_as
@@ -91,7 +91,7 @@ _decoder = msgspec.json.Decoder(InfillBody)
 
 async def plan_infill(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "InfillExchange":
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
-    body = await read_large_apart(context, "other", raw, lambda: decode_body(_decoder, raw))
+    body = await read_large_apart(context, identity, "other", raw, lambda: decode_body(_decoder, raw))
     if body.repeat_penalty not in (None, 1.0):
         raise InvalidRequest("repeat_penalty: must be 1; use frequency_penalty", param="repeat_penalty")
     if body.n_predict == 0:
@@ -123,7 +123,7 @@ def _as_completion(body: InfillBody, served: str) -> CompletionBody:
     )
 
 
-class InfillExchange(Exchange):
+class InfillExchange(StreamableExchange):
     """The answer to one request; a stream's last event has the counts."""
 
     protocol = "infill"

@@ -45,7 +45,7 @@ class FimExchange(ChatExchange):
 
 async def plan_fim(context: Context, identity: Identity, headers: Headers, raw: Raw) -> FimExchange:
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
-    body = await read_large_apart(context, "other", raw, lambda: decode_body(_decoder, raw))
+    body = await read_large_apart(context, identity, "other", raw, lambda: decode_body(_decoder, raw))
     asked = CompletionBody(
         model=body.model,
         prompt=body.prompt,

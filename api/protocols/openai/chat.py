@@ -41,7 +41,7 @@ async def plan_chat(context: Context, identity: Identity, headers: Headers, raw:
     def read() -> Asked:
         return understand(context, identity, headers, decode_body(chat_decoder, raw))
 
-    asked = await read_large_apart(context, "chat", raw, read)
+    asked = await read_large_apart(context, identity, "chat", raw, read)
     return ChatExchange(context, await plan_turns(context, asked, len(raw)), asked.body)
 
 
@@ -100,7 +100,7 @@ class ChatExchange(ChoicesExchange):
         if delta.tool_calls:
             message.tool_calls = [{"index": call.index, **tool_call_dict(call)} for call in delta.tool_calls]
         logprobs = self._token_logprobs(turn, delta.token_start, delta.token_end)
-        return self._chunk([ChunkChoice(index=turn.choice, delta=message, logprobs=logprobs)])
+        return self._chunk([ChunkChoice(index=turn.choice, delta=message, logprobs=logprobs, onward=self.name(turn))])
 
     def final_event(self, turn: Turn) -> bytes:
         choice = ChunkChoice(

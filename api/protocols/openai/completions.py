@@ -1,24 +1,27 @@
 """The route `POST /v1/completions`: inline suggestions, captured like every other turn."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
 from api.access.clients import count_ignored
 from api.access.context import Context
 from api.access.identity import Identity
-from api.http.asgi import Headers, hint_text
+from api.http.asgi import Headers
 from api.http.body_shape import Raw
 from api.http.decoding import decode_body
 from api.protocols.openai.answers import TextChoice, TextCompletion, text_logprobs, usage_of
 from api.protocols.openai.exchange import ChoicesExchange
 from api.protocols.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
 from api.protocols.streaming import event
+from api.redaction.places import Places
+from api.redaction.redaction import Redaction
 from api.requests.bodies import CompletionBody, completion_decoder
 from api.requests.ignored import named
 from api.turns.answer_ids import TEXT
-from api.turns.intake import take_in
-from api.turns.rendering import Rendering, read_large_apart
+from api.turns.intake import Intake, redacted_intake, take_in
+from api.turns.rendering import Rendering, away_if_large, read_large_apart
 from api.turns.sessions import place_text
 from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core import codec
@@ -30,7 +33,7 @@ _encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 
 async def plan_completion(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "CompletionExchange":
     """Plan the turns of a completion request. Raises RequestError naming what is wrong with the request."""
-    body = await read_large_apart(context, "completion", raw, lambda: decode_body(completion_decoder, raw))
+    body = await read_large_apart(context, identity, "completion", raw, lambda: decode_body(completion_decoder, raw))
     return CompletionExchange(context, await plan_text(context, identity, headers, body, len(raw)), body)
 
 
@@ -47,29 +50,43 @@ async def plan_text(
     Raises RequestError naming the field at fault."""
     intake = take_in(context, identity, headers, body, None, workload="suggestion", purpose="suggestion")
     services = context.services
-    prompt = prompt_of(body)
+    prompt, suffix = prompt_of(body), body.suffix
+    redaction = context.redactors.begin(identity.namespace, intake.speaker)
+    if redaction is not None:
+        work = partial(_redact, redaction, intake, body, prompt)
+        intake, prompt, suffix = await away_if_large(context, identity, body_bytes, work)
     ignored = named([*left_out, *ignored_options(body)])
-    count_ignored(hint_text(headers, b"user-agent"), ignored)
-    place = await place_text(services, Rendering(context, body_bytes), intake, prompt, body.suffix)
+    count_ignored(intake.client, ignored)
+    place = await place_text(services, Rendering(context, body_bytes), intake, prompt, suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
     default = services.settings.advanced.default_max_tokens
     rules = services.settings.workloads.get(intake.workload)
     max_tokens = room_for_answer(prompt_tokens, context_length, body.max_tokens, "max_tokens", default, "prompt", rules)
     sampling, overridden = overrule(sampling_of(body, max_tokens), rules, place.session_id)
     message = {"role": "prompt", "content": prompt}
-    if body.suffix is not None:
-        message["suffix"] = body.suffix
+    if suffix is not None:
+        message["suffix"] = suffix
     return TurnPlan(
         intake=intake,
         place=place,
-        assignment=services.traffic.assign(intake.user_id or place.session_id),
+        assignment=services.traffic.assign(intake.user_id or place.session_id, intake.policy, identity.namespace),
         group_id=new_group_id(),
         messages=(message,),
         sampling=sampling,
         overridden=overridden,
         ignored=ignored,
         top_logprobs=body.logprobs or 0,
+        redaction=redaction,
     )
+
+
+def _redact(redaction: Redaction, intake: Intake, body: CompletionBody, prompt: str) -> tuple[Intake, str, str | None]:
+    """Return intake, prompt and suffix without what is to be redacted; the body's stop strings lose it in place."""
+    prompt, *suffix = redaction.all([prompt] if body.suffix is None else [prompt, body.suffix])
+    places = Places()
+    places.add(body, "stop")
+    places.redact(redaction)
+    return redacted_intake(intake, redaction), prompt, suffix[0] if suffix else None
 
 
 def prompt_of(body: CompletionBody) -> str:
@@ -114,7 +131,9 @@ class CompletionExchange(ChoicesExchange):
         if not (delta.content or (self._logprobs and delta.token_end > delta.token_start)):
             return b""
         logprobs = text_logprobs(self.renderer, turn, delta.token_start, delta.token_end) if self._logprobs else None
-        choice = TextChoice(index=turn.choice, text=delta.content, logprobs=logprobs, finish_reason=None)
+        choice = TextChoice(
+            index=turn.choice, text=delta.content, logprobs=logprobs, finish_reason=None, onward=self.name(turn)
+        )
         return event(_encode(self._completion([choice])))
 
     def final_event(self, turn: Turn) -> bytes:

@@ -10,19 +10,20 @@ import msgspec
 
 from api.access.context import Context
 from api.http.errors import error_response, in_openais_shape
-from api.protocols.exchange import Exchange
+from api.protocols.exchange import StreamableExchange
 from api.protocols.logprobs import TokenLogprob, token_logprobs
 from api.protocols.onward_info import onward_info
 from api.protocols.responses.answers import (
     Item,
     Response,
-    Status,
+    ResponseStatus,
     call_item,
     custom_input,
     echo,
     message_item,
     output_of,
     reasoning_item,
+    status_of,
     text_part,
     text_status,
     usage_of,
@@ -37,7 +38,7 @@ from core.events import ToolCall
 _encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 
 
-class ResponseExchange(Exchange):
+class ResponseExchange(StreamableExchange):
     """The answer to one request of the Responses API."""
 
     protocol = "responses"
@@ -85,7 +86,7 @@ class ResponseExchange(Exchange):
 
     def _response(self, output: list[Item], *, ended: bool) -> Response:
         (turn,) = self.turns
-        status: Status = text_status(turn) if ended else "in_progress"
+        status: ResponseStatus = status_of(turn) if ended else "in_progress"
         sampling = self.plan.sampling
         return Response(
             id=self.id,

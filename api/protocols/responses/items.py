@@ -6,17 +6,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from api.protocols.translation import Conversation, unsupported
 from api.requests.ignored import take_ignored
 from api.requests.messages import (
     AssistantMessage,
     ChatMessage,
     DeveloperMessage,
     FunctionCall,
-    Part,
     SystemMessage,
-    TextPart,
     ToolCallPart,
-    ToolMessage,
     UserMessage,
 )
 from api.requests.responses import (
@@ -45,28 +43,24 @@ def decode_item(given: Mapping[str, Any], place: str) -> msgspec.Struct:
     kind = given.get("type", "message" if "role" in given else "item_reference")
     known = ITEMS.get(kind) if isinstance(kind, str) else None
     if known is None:
-        message = f"{place}.type: the model is shown {', '.join(ITEMS)}, and nothing else"
-        raise InvalidRequest(message, param=f"{place}.type", code="unsupported")
+        raise unsupported(f"{place}.type", f"the model is shown {', '.join(ITEMS)}, and nothing else")
     try:
         return msgspec.convert(given, known)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{place}: {error}", param=place, code="invalid_field") from None
 
 
-class Conversation:
-    """A chat's messages, the places in the request that they came from, and the names of what was ignored."""
+class Items(Conversation[ContentPart]):
+    """A chat that is told in the items of responses."""
 
     def __init__(self, referenced: Mapping[str, AssistantMessage]) -> None:
         """Begin one. `referenced` has what items that are named by their id alone say."""
-        self.messages: list[ChatMessage] = []
-        self.places: dict[str, str] = {}
-        self.ignored: list[str] = []
+        super().__init__()
         self._referenced = referenced
         self._said: AssistantMessage | None = None  # by the model, and perhaps not all of it yet
 
     def add(self, message: ChatMessage, place: str) -> None:
-        self.places[f"messages[{len(self.messages)}]"] = place
-        self.messages.append(message)
+        super().add(message, place)
         self._said = message if isinstance(message, AssistantMessage) else None
 
     def add_item(self, item: msgspec.Struct, place: str) -> None:
@@ -76,7 +70,7 @@ class Conversation:
             case MessageItem(role="assistant"):
                 self._say(AssistantMessage(content=self._said_text(item.content, f"{place}.content")), place)
             case MessageItem():
-                content = self._content(item.content, f"{place}.content")
+                content = self.content(item.content, f"{place}.content")
                 self.add(_SPEAKERS[item.role](content=content), place)
             case ReasoningItem():
                 texts = [part.text for part in item.content or ()] or [part.text for part in item.summary or ()]
@@ -86,8 +80,7 @@ class Conversation:
             case CustomCallItem():
                 self._call(item.call_id, item.name, msgspec.json.encode({"input": item.input}).decode(), place)
             case CallOutputItem():
-                self.places[f"messages[{len(self.messages)}].tool_call_id"] = f"{place}.call_id"
-                self.add(ToolMessage(self._content(item.output, f"{place}.output"), item.call_id), place)
+                self.add_result(self.content(item.output, f"{place}.output"), item.call_id, place, "call_id")
             case ItemReference():
                 self._say(self._referenced[item.id], place)
 
@@ -108,25 +101,16 @@ class Conversation:
         """Return an answer's text: its parts are one, as they were sampled."""
         if isinstance(content, str):
             return content
-        return "".join(self._text(part, f"{place}[{index}]") for index, part in enumerate(content))
+        return "".join(self.text(part, f"{place}[{index}]") for index, part in enumerate(content))
 
-    def _content(self, content: str | Sequence[ContentPart], place: str) -> str | list[Part]:
-        if isinstance(content, str):
-            return content
-        return [TextPart(self._text(part, f"{place}[{index}]")) for index, part in enumerate(content)]
-
-    def _text(self, part: ContentPart, place: str) -> str:
+    def text(self, part: ContentPart, place: str) -> str:
         self.ignored += take_ignored(part, "input[].content[].")
         if isinstance(part, RefusalOut):
             return part.refusal
         if isinstance(part, _Text):
             return part.text
         kind = part.__struct_config__.tag
-        raise InvalidRequest(
-            f"{place}: the model takes text alone, and no {kind}; send parts of type input_text",
-            param=place,
-            code="unsupported",
-        )
+        raise unsupported(place, f"the model takes text alone, and no {kind}; send parts of type input_text")
 
 
 def _has_spoken(message: AssistantMessage) -> bool:

@@ -6,12 +6,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from api.protocols.responses.items import Conversation, decode_item
+from api.protocols.responses.items import Items, decode_item
+from api.protocols.translation import ToolKinds, unsupported
 from api.requests.bodies import ChatBody
 from api.requests.ignored import take_ignored
 from api.requests.messages import AssistantMessage, ChatMessage, SystemMessage
 from api.requests.responses import CustomTool, FunctionTool, ResponsesBody
-from api.requests.tools import FunctionDefinition, Tool, check_count
+from api.requests.tools import FunctionDefinition, Tool
 from core.errors import InvalidRequest
 
 LOGPROBS = "message.output_text.logprobs"
@@ -24,17 +25,21 @@ _INCLUDED = (
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 )
-_OF_SERVERS = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp", "tool_search", "namespace")
+_TOOLS = ToolKinds[FunctionTool | CustomTool](
+    {"function": FunctionTool, "custom": CustomTool},
+    of_servers=("web_search", "file_search", "code_interpreter", "image_generation", "mcp", "tool_search", "namespace"),
+    instead="send tools of type function or custom",
+)
 _PLACES = {
     "max_tokens": "max_output_tokens",
     "response_format.json_schema": "text.format",
     "response_format": "text.format",
 }
 TEXT_INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-Items = list[tuple[msgspec.Struct, str]]
+PlacedItems = list[tuple[msgspec.Struct, str]]
 
 
-def items_of(body: ResponsesBody) -> Items:
+def items_of(body: ResponsesBody) -> PlacedItems:
     """Return each item of the input with its place. Raises InvalidRequest naming one that is none."""
     if isinstance(body.input, str):
         return [(decode_item({"role": "user", "content": body.input}, "input"), "input")]
@@ -50,13 +55,13 @@ class Translated:
     def __init__(
         self,
         body: ResponsesBody,
-        items: Items,
+        items: PlacedItems,
         before: Sequence[ChatMessage],
         referenced: dict[str, AssistantMessage],
     ) -> None:
         """Translate a body, after a conversation before it. Raises InvalidRequest naming the field."""
         _check(body)
-        conversation = Conversation(referenced)
+        conversation = Items(referenced)
         if body.instructions:
             conversation.add(SystemMessage(body.instructions), "instructions")
         for message in before:
@@ -86,6 +91,7 @@ class Translated:
             session_id=body.session_id,
             session_done=body.session_done,
             turn_type=body.turn_type,
+            service_tier=body.service_tier,
         )
 
     @staticmethod
@@ -100,15 +106,8 @@ class Translated:
         return found + (["max_tool_calls"] if body.max_tool_calls is not None else [])
 
     def _tools(self, tools: list[dict[str, Any]]) -> list[Tool] | None:
-        check_count(tools)
         known: list[Tool] = []
-        for index, given in enumerate(tools):
-            place, kind = f"tools[{index}]", given.get("type")
-            if kind not in ("function", "custom"):
-                self._leave_out(kind, f"{place}.type")
-                continue
-            tool = _tool(given, place)
-            self.ignored += take_ignored(tool, "tools[].")
+        for place, tool in _TOOLS.read(tools, self.ignored):
             self.places[f"tools[{len(known)}].function"] = place
             if isinstance(tool, CustomTool):
                 self.custom.add(tool.name)
@@ -117,22 +116,6 @@ class Translated:
                 function = FunctionDefinition(tool.name, tool.description, tool.parameters, tool.strict or UNSET)
             known.append(Tool(function))
         return known or None
-
-    def _leave_out(self, kind: object, place: str) -> None:
-        """Leave out a tool that OpenAI's servers run: the model is not shown it, and so never calls it."""
-        left_out = next((name for name in _OF_SERVERS if isinstance(kind, str) and kind.startswith(name)), None)
-        if left_out is None:
-            message = f"{place}: the model knows no such tool; send tools of type function or custom"
-            raise InvalidRequest(message, param=place, code="unsupported")
-        self.ignored.append(f"tools[].{left_out}")  # never in the client's own spelling
-
-
-def _tool(given: dict[str, Any], place: str) -> FunctionTool | CustomTool:
-    kind: type[FunctionTool | CustomTool] = FunctionTool if given["type"] == "function" else CustomTool
-    try:
-        return msgspec.convert(given, kind)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{place}: {error}", param=place, code="invalid_tool") from None
 
 
 def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
@@ -158,7 +141,7 @@ def _check(body: ResponsesBody) -> None:
         ("background", "ask again without it: answers come while you wait"),
     ):
         if getattr(body, name) not in (None, False):
-            raise InvalidRequest(f"{name}: {instead}", param=name, code="unsupported")
+            raise unsupported(name, instead)
     for index, name in enumerate(body.include or ()):
         if name != LOGPROBS and name not in _INCLUDED:
             raise InvalidRequest(f"include[{index}]: nothing of this name is ever there", param=f"include[{index}]")

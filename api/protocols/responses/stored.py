@@ -6,14 +6,17 @@ from fastapi import APIRouter, Request
 from fastapi import Response as HttpResponse
 
 from api.access.context import Context
-from api.access.limits import admit
 from api.access.plain import identity_of, json_response, only_parameters
-from api.protocols.responses.answers import Response, Usage, output_of, text_status
+from api.access.quotas.limits import admit
+from api.access.services import ApiServices
+from api.protocols.responses.answers import Response, Usage, output_of, status_of
 from api.protocols.responses.earlier import turn_named
 from api.protocols.responses.request import TEXT_INPUT
 from api.turns.answer_ids import RESPONSE
 from core.errors import InvalidRequest, NotFound
 from core.events import Completion
+
+_FAILED = {"code": "server_error", "message": "the engine gave up the answer before its end"}
 
 
 def stored_router(context: Context) -> APIRouter:
@@ -31,13 +34,13 @@ def stored_router(context: Context) -> APIRouter:
             turn = await turn_named(context, identity, response_id, "response_id")
         except InvalidRequest as error:
             raise NotFound(error.message, param=error.param, code=error.code) from None
-        return json_response(_response(turn))
+        return json_response(_response(turn, context.services))
 
     return router
 
 
-def _response(turn: Completion) -> Response:
-    status, sampling = text_status(turn), turn.sampling
+def _response(turn: Completion, services: ApiServices) -> Response:
+    status, sampling = status_of(turn), turn.sampling
     created_s = turn.received_at.timestamp()
     return Response(
         id=RESPONSE + turn.inference_id,
@@ -45,7 +48,8 @@ def _response(turn: Completion) -> Response:
         completed_at=int(created_s + turn.latency_ms / 1000) if status == "completed" else None,
         status=status,
         incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
-        model=turn.policy,
+        error=_FAILED if status == "failed" else None,
+        model=services.model_name if turn.policy in services.policies else turn.policy,
         output=output_of(turn, _takes_text(turn)),
         usage=_usage(turn),
         instructions=turn.messages[0]["content"] if turn.has_instructions else None,

@@ -20,7 +20,6 @@ from api.requests.bodies import CompletionBody
 from api.requests.ignored import Ignored, take_ignored
 from api.turns.answer_ids import TEXT
 from api.turns.rendering import read_large_apart
-from api.turns.turn import Turn, TurnDelta
 from core import codec
 from core.errors import InvalidRequest
 
@@ -90,7 +89,7 @@ _decoder = msgspec.json.Decoder(TabbyBody)
 
 async def plan_tabby(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "TabbyExchange":
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
-    body = await read_large_apart(context, "other", raw, lambda: decode_body(_decoder, raw))
+    body = await read_large_apart(context, identity, "other", raw, lambda: decode_body(_decoder, raw))
     ignored = _ignored(body)
     with named_as(_PLACES if _raw_prompt(body) is None else _RAW_PLACES):
         asked = _as_completion(body, context.services.model_name)
@@ -152,12 +151,3 @@ class TabbyExchange(Exchange):
         (turn,) = self.turns
         choices = [TabbyChoice(index=0, text=turn.text)]
         return _encode(TabbyCompletion(id=self.id, choices=choices, onward=onward_info(turn)))
-
-    def delta_events(self, turn: Turn, delta: TurnDelta) -> bytes:
-        raise NotImplementedError("Tabby's protocol has no stream of suggestions")
-
-    def last_events(self) -> bytes:
-        raise NotImplementedError("Tabby's protocol has no stream of suggestions")
-
-    def error_events(self, error: Exception) -> bytes:
-        raise NotImplementedError("Tabby's protocol has no stream of suggestions")

@@ -12,10 +12,10 @@ from msgspec import Meta
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import admit
 from api.access.plain import LARGEST_INTEGER, body_of, identity_of, json_body, json_response, only_parameters
+from api.access.quotas.limits import admit
 from api.feedback.reports.joining import Clues
-from api.feedback.reports.report import Report, count_unjoined, digest_of, take_report
+from api.feedback.reports.report import Report, count_unjoined, digest_of, take_reports
 from api.feedback.targets import NamedTurn
 from api.turns.answer_ids import inference_in
 from core.errors import InvalidRequest, NotFound
@@ -98,9 +98,9 @@ async def _record(context: Context, identity: Identity, event: TabbyEvent, kind:
         digest=digest_of([event.completion_id, event.type, event.view_id, kind or event.select_kind]),
         tags={} if event.elapsed is None else {"elapsed_ms": str(event.elapsed)},
     )
-    reason = await take_report(context, identity, report, admitted=True)
+    (reason,) = await take_reports(context, identity, [report], admitted=True)
     if reason is not None:
-        count_unjoined(_SOURCE, reason)
+        count_unjoined(identity.namespace, _SOURCE, reason)
     if reason in ("unknown_id", "unknown_inference"):
         raise NotFound(f"no completion {event.completion_id}", param="completion_id", code="unknown_inference")
     if reason is not None:
@@ -116,15 +116,19 @@ async def _outcome(
         return "rejected", True
     if kind != "line":
         return "accepted", True
-    return _SHARE, await _share_of_the_first_line(context, identity, event.completion_id)
+    return await _first_line_taken(context, identity, event.completion_id)
 
 
-async def _share_of_the_first_line(context: Context, identity: Identity, completion_id: str) -> float:
-    """Return which share of the suggestion its first line is, in characters. Raises NotFound, StoreUnavailable."""
+async def _first_line_taken(context: Context, identity: Identity, completion_id: str) -> tuple[str, bool | float]:
+    """Return which share of the suggestion its first line is, in characters; where it is not stored, that it was taken.
+
+    Raises NotFound, StoreUnavailable."""
     own = inference_in(completion_id).lower()
     named = NamedTurn(context.services, identity.namespace, InferenceId(own) if is_uuid(own) else None)
     turn = await named.load()
     if turn is None:
         raise NotFound(f"no completion {completion_id}", param="completion_id", code="unknown_inference")
+    if turn.unstored is not None:
+        return "accepted", True
     first, _, _ = turn.text.lstrip("\n").partition("\n")
-    return len(first) / len(turn.text.lstrip("\n")) if first else 0.0
+    return _SHARE, len(first) / len(turn.text.lstrip("\n")) if first else 0.0

@@ -14,7 +14,7 @@ marks only within a session that is named, since very many conversations have th
 where it has lost them, the history counts as rewritten by nobody knows whom, and begins a session."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,79 +37,92 @@ _encode = msgspec.msgpack.Encoder().encode
 Message = Mapping[str, Any]
 
 
-class Seed(msgspec.Struct, frozen=True, gc=False):
-    """What marks hold for: who speaks, None where nobody is known, and the session, None for marks of any."""
-
-    speaker: str | None
-    session_id: SessionId | None
-
-
-def marks_of_turn(turn: Completion, messages: Sequence[Message], *, is_named: bool) -> tuple[str, ...]:
+def marks_of_turn(turn: Completion, messages: Sequence[Message], *, is_named: bool) -> list[str]:
     """Return the marks that a turn leaves within its session and, unless the client gave its id, outside it.
 
     `messages` are those of its request as the model was shown them."""
-    speaker = speaker_of(turn.user_id, turn.key_id)
-    places = (turn.session_id,) if is_named else (turn.session_id, None)
-    return tuple(mark for place in places for mark in _of_turn(Seed(speaker, place), turn, messages))
-
-
-def _of_turn(seed: Seed, turn: Completion, messages: Sequence[Message]) -> Iterator[str]:
+    marks = _Marks(speaker_of(turn.user_id, turn.key_id))
     if turn.purpose == "summary":
-        yield from _of_summary(seed, turn.text)
-        return
-    for call in turn.tool_calls[:_MOST_CALLS]:
-        yield _of_call(seed, call.id, call.name, call.arguments)
-    yield from _of_answer(seed, messages, turn.text)
+        marks.add_summary(turn.text)
+    else:
+        for call in turn.tool_calls[:_MOST_CALLS]:
+            marks.add_call(call.id, call.name, call.arguments)
+        marks.add_answer(messages, turn.text)
+    return marks.keys((turn.session_id,) if is_named else (turn.session_id, None))
 
 
-def marks_in(speaker: str | None, session_id: SessionId | None, messages: Sequence[Message]) -> list[str]:
-    """Return the marks that a history shows within a session, or of any; those of the latest answer come first.
+def marks_in(speaker: str | None, sessions: Iterable[SessionId | None], messages: Sequence[Message]) -> list[str]:
+    """Return the marks that a history shows within sessions, or of any, where one of them is None.
 
-    They are a few hundred at most, however long it is."""
-    seed, found = Seed(speaker, session_id), list[str]()
+    Those of the first session come first, and in it those of the latest answer. They are a few hundred at most for
+    each, however long the history is."""
+    marks = _Marks(speaker)
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     for place in answers[: -_MOST_ANSWERS - 1 : -1]:
         message = messages[place]
         for call in (message.get("tool_calls") or ())[:_MOST_CALLS]:
-            found.append(_of_call(seed, call["id"], call["function"]["name"], call["function"]["arguments"]))
+            marks.add_call(call["id"], call["function"]["name"], call["function"]["arguments"])
         text = message["content"] or ""
-        found += [*_of_answer(seed, messages[:place], text), *_of_summary(seed, text)]
+        marks.add_answer(messages[:place], text)
+        marks.add_summary(text)
     users = [message for message in messages if message["role"] == "user"]
     for message in users[:_FIRST_USERS] + users[_FIRST_USERS:][-_LAST_USERS:]:
-        found += _of_ends(seed, message["content"] or "")
-    return found
+        marks.add_ends(message["content"] or "")
+    return marks.keys(sessions)
 
 
-def _of_ends(seed: Seed, text: str) -> Iterator[str]:
-    """Yield the marks of what may be a summary at the end of a user's words, behind a line or some."""
-    start = 0
-    for _ in range(_MOST_LINES if len(text) <= _MOST_CHARACTERS else 0):
-        yield from _of_summary(seed, text[start:])
-        start = text.find("\n", start) + 1
-        if start == 0:
+class _Marks:
+    """The marks of one speaker: digests of words that show a turn within its session, and those that do in any."""
+
+    def __init__(self, speaker: str | None) -> None:
+        self._speaker = speaker
+        self._within: list[str] = []
+        self._anywhere: list[str] = []
+
+    def keys(self, sessions: Iterable[SessionId | None]) -> list[str]:
+        """Return the keys of live state in each session, or in any, where one is None."""
+        keys: list[str] = []
+        for session_id in sessions:
+            if session_id is None:
+                keys += self._anywhere
+            else:
+                keys += [f"{session_id}\0{digest}" for digest in self._within]
+        return keys
+
+    def add_call(self, call_id: str, name: str, arguments: str) -> None:
+        self._add(self._digest("call", call_id, name, normal_arguments(arguments)))
+
+    def add_answer(self, before: Sequence[Message], text: str) -> None:
+        """Add the marks of an answer: by itself within its session; else behind the answer before it, and by itself."""
+        asked, said = _asked(before), text.strip()
+        if not said or not asked:
             return
+        if len(asked) + len(said) >= _LEAST_OF_BOTH:
+            earlier = next((each["content"] for each in reversed(before) if each["role"] == "assistant"), None)
+            self._anywhere.append(self._digest("after", earlier or "", asked, said))
+        self._add(self._digest("answer", asked, said), is_anywhere=len(said) >= _LEAST_CHARACTERS)
 
+    def add_summary(self, text: str) -> None:
+        said = text.strip()
+        if len(said) >= _LEAST_OF_A_SUMMARY:
+            self._add(self._digest("summary", said))
 
-def _of_call(seed: Seed, call_id: str, name: str, arguments: str) -> str:
-    return _digest(seed, "call", call_id, name, normal_arguments(arguments))
+    def add_ends(self, text: str) -> None:
+        """Add the marks of what may be a summary at the end of a user's words, behind a line or some."""
+        start = 0
+        for _ in range(_MOST_LINES if len(text) <= _MOST_CHARACTERS else 0):
+            self.add_summary(text[start:])
+            start = text.find("\n", start) + 1
+            if start == 0:
+                return
 
+    def _add(self, digest: str, *, is_anywhere: bool = True) -> None:
+        self._within.append(digest)
+        if is_anywhere:
+            self._anywhere.append(digest)
 
-def _of_answer(seed: Seed, before: Sequence[Message], text: str) -> Iterator[str]:
-    """Yield the marks of an answer: by itself within its session; else behind the answer before it, and by itself."""
-    asked, said = _asked(before), text.strip()
-    if not said or not asked:
-        return
-    if seed.session_id is None and len(asked) + len(said) >= _LEAST_OF_BOTH:
-        earlier = next((each["content"] for each in reversed(before) if each["role"] == "assistant"), None)
-        yield _digest(seed, "after", earlier or "", asked, said)
-    if seed.session_id is not None or len(said) >= _LEAST_CHARACTERS:
-        yield _digest(seed, "answer", asked, said)
-
-
-def _of_summary(seed: Seed, text: str) -> Iterator[str]:
-    said = text.strip()
-    if len(said) >= _LEAST_OF_A_SUMMARY:
-        yield _digest(seed, "summary", said)
+    def _digest(self, *said: str) -> str:
+        return hashlib.blake2b(_encode((self._speaker, *said)), digest_size=16).hexdigest()
 
 
 def _asked(before: Sequence[Message]) -> str:
@@ -118,7 +131,3 @@ def _asked(before: Sequence[Message]) -> str:
     if last is None or last["role"] not in ("user", "tool"):
         return ""
     return str(last["content"] or "").strip().partition("\n\n")[0]
-
-
-def _digest(seed: Seed, *said: str) -> str:
-    return hashlib.blake2b(_encode((seed.speaker, seed.session_id, *said)), digest_size=16).hexdigest()

@@ -1,48 +1,26 @@
 """The client for programs with an event loop."""
 
 import asyncio
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from onward_client import settings
 from onward_client.async_sender import AsyncSender
 from onward_client.errors import Unreachable
-from onward_client.queue import Queue, Refusal
-from onward_client.requests import Queued, feedback_request, withdrawal_request
-from onward_client.sending import OnRefused, logger
+from onward_client.queue import Refusal
+from onward_client.requests import Queued, consent_request, feedback_request, withdrawal_request
 from onward_client.session import Session
+from onward_client.settings import Client, answer_in, outcomes_in, session_id_of
 
 if TYPE_CHECKING:
     import openai
 
 
-class AsyncOnward:
+class AsyncOnward(Client["openai.AsyncOpenAI"]):
     """A client of one service, within `async with`: there it sends what is queued."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        api_key: str | None = None,
-        queue: str | Path | None = None,
-        queue_entries: int = 10_000,
-        harness: str | None = None,
-        timeout_s: float = 30.0,
-        close_timeout_s: float = 5.0,
-        on_refused: OnRefused | None = None,
-    ) -> None:
-        """Make a client as `Onward` does, with the same options and errors."""
-        self._connection = settings.connection_to(url, api_key, timeout_s)
-        self._harness = harness
-        self._close_timeout_s = close_timeout_s
-        self._on_refused = on_refused
-        self._queue = Queue(settings.queue_file(queue), queue_entries)
-        self._http = httpx.AsyncClient(
-            base_url=self._connection.url, headers=self._connection.headers, timeout=timeout_s
-        )
+    def _begin(self) -> None:
+        self._http = httpx.AsyncClient(**self._connection.http_options)
         self._sender: AsyncSender | None = None
 
     async def __aenter__(self) -> "AsyncOnward":
@@ -70,10 +48,6 @@ class AsyncOnward:
         """Return what the service refused for good, the oldest first."""
         return await asyncio.to_thread(self._queue.refused)
 
-    def session(self, **options: Any) -> "Session[openai.AsyncOpenAI]":
-        """Return a session; `options` are the fields of `Session`."""
-        return Session(self._make_openai, **{"harness": self._harness, **options})
-
     def _make_openai(self, headers: Any) -> "openai.AsyncOpenAI":
         import openai
 
@@ -87,8 +61,8 @@ class AsyncOnward:
         self, session: Session[Any] | str, metric: str, value: Any = None, **details: Any
     ) -> str:
         """Queue feedback on a session, as `feedback` does on an answer."""
-        session_id = session if isinstance(session, str) else session.session_id
-        return await self._put(feedback_request(session_id=session_id, metric=metric, value=value, **details))
+        named = session_id_of(session)
+        return await self._put(feedback_request(session_id=named, metric=metric, value=value, **details))
 
     async def withdraw(self, feedback_id: str) -> None:
         """Queue the withdrawal of feedback. Raises QueueFull."""
@@ -102,12 +76,21 @@ class AsyncOnward:
 
     async def outcomes(self) -> dict[str, dict[str, Any]]:
         """Return what feedback may be about, by name. Raises RequestRefused, Unreachable."""
+        return outcomes_in(await self._ask("GET", "/v1/outcomes"))
+
+    async def set_consent(
+        self, why: str, *, user: str | None = None, session: Session[Any] | str | None = None, **allowed: Any
+    ) -> dict[str, Any]:
+        """Record what a user allows, in all or in one session: see `Onward.set_consent`."""
+        named = None if session is None else session_id_of(session)
+        path, body = consent_request(why, user=user, session_id=named, **allowed)
+        return answer_in(await self._ask("PUT", path, json=body))
+
+    async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
-            answer = await self._http.get("/v1/outcomes")
+            return await self._http.request(method, path, **options)
         except httpx.TransportError as error:
             raise Unreachable(str(error) or type(error).__name__) from error
-        content = settings.read(answer.status_code, answer.headers, answer.content)
-        return {outcome["name"]: outcome for outcome in json.loads(content)["data"]}
 
     async def flush(self, timeout_s: float = 5.0) -> int:
         """Wait until everything is sent, and return how many requests are left after `timeout_s`."""
@@ -119,8 +102,6 @@ class AsyncOnward:
         if sender is None:
             return 0
         left = await sender.close(self._close_timeout_s)
-        if left and not self._queue.is_durable:
-            logger.error("%d requests with feedback are lost: the queue was in memory", left)
         await self._http.aclose()
-        self._queue.close()
+        self._close_queue(left, sender.sending.problem)
         return left

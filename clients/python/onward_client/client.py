@@ -1,50 +1,27 @@
 """The client for programs without an event loop."""
 
 import atexit
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from onward_client import settings
 from onward_client.errors import Unreachable
-from onward_client.queue import Queue, Refusal
-from onward_client.requests import Queued, feedback_request, withdrawal_request
+from onward_client.queue import Refusal
+from onward_client.requests import Queued, consent_request, feedback_request, withdrawal_request
 from onward_client.sender import Sender
-from onward_client.sending import OnRefused, logger
 from onward_client.session import Session
+from onward_client.settings import Client, answer_in, outcomes_in, session_id_of
 
 if TYPE_CHECKING:
     import openai
 
 
-class Onward:
+class Onward(Client["openai.OpenAI"]):
     """A client of one service. Any thread may use it; close it, or use it in `with`."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        api_key: str | None = None,
-        queue: str | Path | None = None,
-        queue_entries: int = 10_000,
-        harness: str | None = None,
-        timeout_s: float = 30.0,
-        close_timeout_s: float = 5.0,
-        on_refused: OnRefused | None = None,
-    ) -> None:
-        """Make a client of the service at `url`; what an earlier process left in the queue is sent from now on.
-
-        `queue` is the file of what is to be sent, else it is kept in memory and lost with the process; `on_refused` is
-        called, on another thread, with what the service refuses. Raises ValueError for a URL that is none, and
-        sqlite3.Error for a file that is no queue."""
-        self._connection = settings.connection_to(url, api_key, timeout_s)
-        self._harness = harness
-        self._close_timeout_s = close_timeout_s
-        self._queue = Queue(settings.queue_file(queue), queue_entries)
-        self._http = httpx.Client(base_url=self._connection.url, headers=self._connection.headers, timeout=timeout_s)
-        self._sender = Sender(self._http, self._queue, on_refused)
+    def _begin(self) -> None:
+        self._http = httpx.Client(**self._connection.http_options)
+        self._sender = Sender(self._http, self._queue, self._on_refused)
         self._is_closed = False
         atexit.register(self.close)
 
@@ -62,10 +39,6 @@ class Onward:
         """Return what the service refused for good, the oldest first."""
         return self._queue.refused()
 
-    def session(self, **options: Any) -> "Session[openai.OpenAI]":
-        """Return a session; `options` are the fields of `Session`."""
-        return Session(self._make_openai, **{"harness": self._harness, **options})
-
     def _make_openai(self, headers: Any) -> "openai.OpenAI":
         import openai
 
@@ -82,8 +55,8 @@ class Onward:
 
     def session_feedback(self, session: Session[Any] | str, metric: str, value: Any = None, **details: Any) -> str:
         """Queue feedback on a session, as `feedback` does on an answer."""
-        session_id = session if isinstance(session, str) else session.session_id
-        return self._put(feedback_request(session_id=session_id, metric=metric, value=value, **details))
+        named = session_id_of(session)
+        return self._put(feedback_request(session_id=named, metric=metric, value=value, **details))
 
     def withdraw(self, feedback_id: str) -> None:
         """Queue the withdrawal of feedback. Raises QueueFull."""
@@ -96,12 +69,25 @@ class Onward:
 
     def outcomes(self) -> dict[str, dict[str, Any]]:
         """Return what feedback may be about, by name. Raises RequestRefused, Unreachable."""
+        return outcomes_in(self._ask("GET", "/v1/outcomes"))
+
+    def set_consent(
+        self, why: str, *, user: str | None = None, session: Session[Any] | str | None = None, **allowed: Any
+    ) -> dict[str, Any]:
+        """Record what a user allows, in all or in one session, from now on and of what was said before.
+
+        `allowed` are `learn`, `store` and `purposes`; what is left out stays as it was. It is not queued: when this
+        returns it holds, and the answer names the orders that carry it out (`exclusion_id`, `erasure_id`). Raises
+        ValueError for what makes no sense, RequestRefused, and Unreachable: then call it again."""
+        named = None if session is None else session_id_of(session)
+        path, body = consent_request(why, user=user, session_id=named, **allowed)
+        return answer_in(self._ask("PUT", path, json=body))
+
+    def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
-            answer = self._http.get("/v1/outcomes")
+            return self._http.request(method, path, **options)
         except httpx.TransportError as error:
             raise Unreachable(str(error) or type(error).__name__) from error
-        content = settings.read(answer.status_code, answer.headers, answer.content)
-        return {outcome["name"]: outcome for outcome in json.loads(content)["data"]}
 
     def flush(self, timeout_s: float = 5.0) -> int:
         """Wait until everything is sent, and return how many requests are left after `timeout_s`."""
@@ -116,10 +102,8 @@ class Onward:
         self._is_closed = True
         atexit.unregister(self.close)
         left = self._sender.close(self._close_timeout_s)
-        if left and not self._queue.is_durable:
-            logger.error("%d requests with feedback are lost: the queue was in memory (%s)", left, self.problem)
         self._http.close()
-        self._queue.close()
+        self._close_queue(left, self.problem)
         return left
 
     def __enter__(self) -> "Onward":

@@ -8,8 +8,9 @@ from typing import Any
 
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 60.0
-_UNKNOWN = frozenset(("unknown_inference", "unknown_session", "unknown_feedback"))
+_UNKNOWN = frozenset(("unknown_inference", "unknown_session", "unknown_feedback", "unknown_user"))
 _FINAL = frozenset((400, 409, 413, 422))
+_OF_THIS_ONE = frozenset(("another_user", "not_stored"))
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,15 @@ def verdict_on(status: int, headers: Mapping[str, str], body: bytes) -> Verdict:
     error = _error(body)
     message = str(error.get("message")) if error else f"{status} by something that is not the service"
     param, code = (error.get("param"), error.get("code")) if error else (None, None)
-    if error and (
-        status in _FINAL or (status == 404 and code in _UNKNOWN) or (status == 403 and code == "another_user")
-    ):
+    if error and _is_final(status, code):
         return Rejected(status, message, param, code)
     of_all = status < 500 or status == 503
     return Later(f"{status}: {message}", of_all, _asked_wait_s(headers))
+
+
+def _is_final(status: int, code: Any) -> bool:
+    """Return whether the service will never take this request: other 403s are about the key, as after an erasure."""
+    return status in _FINAL or (status == 404 and code in _UNKNOWN) or (status == 403 and code in _OF_THIS_ONE)
 
 
 def wait_s(failures: int) -> float:

@@ -1,14 +1,16 @@
-"""The requests that are queued: feedback, and its withdrawal. Each may be sent any number of times and counts once."""
+"""What is sent: feedback and its withdrawal, which are queued and count once however often; and words of consent."""
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal
+from urllib.parse import quote
 
 from onward_client.answers import inference_id_of
 
+_WITHDRAWAL = "withdrawal:"
 Source = Literal["client", "user", "environment", "judge"]
 
 
@@ -20,6 +22,13 @@ class Queued:
     method: str
     path: str
     body: str
+
+    def ids(self) -> set[str]:
+        """Return its own id, and that of the feedback that it withdraws or supersedes, which is to be told first."""
+        if self.method == "DELETE":
+            return {self.request_id, self.request_id.removeprefix(_WITHDRAWAL)}
+        superseded = json.loads(self.body).get("supersedes")
+        return {self.request_id} if superseded is None else {self.request_id, superseded}
 
 
 def feedback_request(
@@ -71,4 +80,25 @@ def feedback_request(
 
 
 def withdrawal_request(feedback_id: str) -> Queued:
-    return Queued(f"withdrawal:{feedback_id}", "DELETE", f"/v1/feedback/{feedback_id}", "")
+    return Queued(f"{_WITHDRAWAL}{feedback_id}", "DELETE", f"/v1/feedback/{quote(feedback_id, safe='')}", "")
+
+
+def consent_request(
+    why: str,
+    *,
+    user: str | None = None,
+    session_id: str | None = None,
+    learn: bool | None = None,
+    store: bool | None = None,
+    purposes: Sequence[str] | None = None,
+) -> tuple[str, dict[str, Any]]:
+    """Return the path and the body of a word of consent, which is sent by PUT.
+
+    Raises ValueError unless one of `user` and `session_id`, and `learn` or `store`, is given."""
+    if (user is None) == (session_id is None):
+        raise ValueError("consent is a user's, or a session's: give one of user and session")
+    if learn is None and store is None:
+        raise ValueError("say learn, store, or both")
+    whose = f"sessions/{quote(session_id or '', safe='')}" if user is None else f"users/{quote(user, safe='')}"
+    body = {"why": why, "learn": learn, "store": store, "purposes": None if purposes is None else list(purposes)}
+    return f"/v1/{whose}/consent", {name: given for name, given in body.items() if given is not None}

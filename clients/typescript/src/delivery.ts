@@ -4,6 +4,7 @@ const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 60_000;
 const FINAL = new Set([400, 409, 413, 422]);
 const UNKNOWN = new Set(["unknown_inference", "unknown_session", "unknown_feedback"]);
+const OF_THIS_ONE = new Set(["another_user", "not_stored"]);
 
 export interface ServiceError {
   message: string;
@@ -47,9 +48,10 @@ export function errorIn(body: string): ServiceError | undefined {
   return { message: error.message, param: error.param ?? null, code: error.code ?? null };
 }
 
+/** Say whether the service will never take this request: other 403s are about the key, as after an erasure. */
 function isFinal(status: number, code: string | null): boolean {
   if (FINAL.has(status)) return true;
-  return (status === 404 && code !== null && UNKNOWN.has(code)) || (status === 403 && code === "another_user");
+  return code !== null && ((status === 404 && UNKNOWN.has(code)) || (status === 403 && OF_THIS_ONE.has(code)));
 }
 
 function askedWaitMs(headers: Headers): number {

@@ -5,7 +5,7 @@ import { randomUUID } from "node:crypto";
 import { eventsOf, infoOf, requireSuccess, type Answer, type StreamedAnswer } from "./answers";
 import { verdictOn, type Verdict } from "./delivery";
 import { Unreachable } from "./errors";
-import { Queue, type Queued } from "./queue";
+import { Queue, withdrawalOf, type Queued } from "./queue";
 import { Sender, type OnRefused } from "./sender";
 import { Session, type SessionOptions } from "./session";
 import { MemoryStorage, type Storage } from "./storage";
@@ -55,6 +55,25 @@ export interface Feedback {
   toolCallId?: string;
   evidence?: string;
   observedAt?: Date;
+}
+
+/** A word of consent, of one of `user` and `sessionId`: `learn`, `store` or both; what is left out stays as it was. */
+export interface Consent {
+  user?: string;
+  sessionId?: string;
+  learn?: boolean;
+  store?: boolean;
+  purposes?: string[];
+  why: string;
+}
+
+/** What holds, and the orders that carry it out backwards. */
+export interface RecordedConsent {
+  learn: boolean;
+  store: boolean;
+  purposes: string[];
+  exclusion_id: number | null;
+  erasure_id: number | null;
 }
 
 export interface OutcomeInfo {
@@ -137,8 +156,23 @@ export class Onward {
 
   /** Queue the withdrawal of feedback. Throws as `feedback`. */
   async withdraw(feedbackId: string): Promise<void> {
-    const path = `/v1/feedback/${feedbackId}`;
-    await this.put({ requestId: `withdrawal-${feedbackId}`, method: "DELETE", path, body: "" });
+    await this.put(withdrawalOf(feedbackId));
+  }
+
+  /**
+   * Record what a user allows, in all or in one session, from now on and of what was said before. It is not queued: it
+   * holds when this resolves. Throws as `generate`.
+   */
+  async setConsent(given: Consent): Promise<RecordedConsent> {
+    const { user, sessionId, ...allowed } = given;
+    if ((user === undefined) === (sessionId === undefined)) {
+      throw new Error("consent is a user's, or a session's: give one of user and sessionId");
+    }
+    if (given.learn === undefined && given.store === undefined) throw new Error("say learn, store, or both");
+    const whose = `${user === undefined ? "sessions" : "users"}/${encodeURIComponent(user ?? sessionId ?? "")}`;
+    const response = await this.fetch("PUT", `/v1/${whose}/consent`, JSON.stringify(allowed));
+    await requireSuccess(response);
+    return (await response.json()) as RecordedConsent;
   }
 
   /** Wait until everything is sent, and return how many requests are left after `timeoutMs`. */

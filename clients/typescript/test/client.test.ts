@@ -5,7 +5,10 @@ import { createInterface } from "node:readline";
 import { after, before, test } from "node:test";
 
 import { eventsOf } from "../src/answers";
-import { DirectoryStorage, MemoryStorage, Onward, QueueFull, RequestRefused, Unreachable } from "../src/index";
+import { verdictOn, type Verdict } from "../src/delivery";
+import { DirectoryStorage, MemoryStorage, Onward, QueueFull, RequestRefused, Unreachable, type Queued } from "../src/index";
+import { Queue, withdrawalOf } from "../src/queue";
+import { Sender } from "../src/sender";
 import { Service, until } from "./service";
 
 const NOBODY = "http://127.0.0.1:9";
@@ -94,6 +97,21 @@ test("errors say whether asking again helps", async () => {
   assert.equal((await onward.outcomes()).get("survived_1h")?.measure, "survived");
 });
 
+test("a user and a session take back what they allowed", async () => {
+  const onward = new Onward({ url: service.url });
+  const given = await onward.setConsent({ user: "ada/b", learn: false, purposes: ["support"], why: "by mail" });
+  assert.deepEqual([given.learn, given.store, given.purposes], [false, true, ["support"]]);
+  assert.ok(given.exclusion_id);
+  const session = onward.session({ sessionId: "team/../window:1" });
+  await onward.generate("/v1/completions", { model: await onward.model(), prompt: "def f" }, session);
+  const erased = await onward.setConsent({ sessionId: session.sessionId, store: false, why: "asked for it" });
+  assert.deepEqual([erased.learn, erased.store], [false, false]);
+  await assert.rejects(onward.setConsent({ sessionId: "nobody", learn: false, why: "?" }), { code: "unknown_session" });
+  await assert.rejects(onward.setConsent({ user: "ada", sessionId: "s", learn: false, why: "?" }), /give one of/);
+  await assert.rejects(onward.setConsent({ user: "ada", why: "?" }), /say learn, store/);
+  await assert.rejects(new Onward({ url: NOBODY }).setConsent({ user: "ada", learn: false, why: "?" }), Unreachable);
+});
+
 test("what the service refuses is told and holds up nothing", async () => {
   const refused: string[] = [];
   const onward = new Onward({
@@ -106,6 +124,46 @@ test("what the service refuses is told and holds up nothing", async () => {
   assert.equal(await onward.close(), 0);
   assert.deepEqual(refused, [`${wrong} 400 metric_name`]);
   assert.equal(await service.statusOf(right), "recorded");
+});
+
+test("words that may not be stored hold up nothing; a refusal of the key refuses no feedback", async () => {
+  const refused: string[] = [];
+  const onRefused = (request: Queued, error: RequestRefused) => refused.push(`${request.requestId} ${error.code}`);
+  const onward = new Onward({ url: service.url, onRefused });
+  const inferenceId = await answered(onward);
+  await onward.setConsent({ user: "eve", store: false, why: "by mail" });
+  const wrong = await onward.feedback({ inferenceId, metric: "comment", value: "of eve's", user: "eve" });
+  const right = await onward.feedback({ inferenceId, metric: "accepted", value: true });
+  assert.equal(await onward.close(), 0);
+  assert.deepEqual(refused, [`${wrong} not_stored`]);
+  assert.equal(await service.statusOf(right), "recorded");
+  const erased = JSON.stringify({ error: { message: "no", code: "organisation_erased" } });
+  assert.equal(verdictOn(403, new Headers(), erased).kind, "later");
+});
+
+test("nothing overtakes what it withdraws or supersedes", async () => {
+  const queue = new Queue(new MemoryStorage(), 10);
+  const told = (requestId: string, supersedes?: string): Queued => {
+    return { requestId, method: "POST", path: "/v1/feedback", body: JSON.stringify({ supersedes }) };
+  };
+  const ofOther = [told("other"), withdrawalOf("other")];
+  const ofFirst = [told("first"), told("amended", "first"), withdrawalOf("first"), withdrawalOf("amended")];
+  for (const request of [...ofFirst, ...ofOther]) await queue.put(request);
+  const sent: string[] = [];
+  let fails = true;
+  const send = async ({ requestId }: Queued): Promise<Verdict> => {
+    sent.push(requestId);
+    if (requestId !== "first" || !fails) return { kind: "acknowledged" };
+    return { kind: "later", why: "500: the store is away", ofAll: false, waitMs: 0 };
+  };
+  const unwanted = () => assert.fail("nothing is refused, and nothing fails");
+  const sender = new Sender(queue, send, unwanted, unwanted);
+  sender.wake();
+  await until(() => sender.problem, "a failed try");
+  assert.deepEqual(sent.splice(0), ["first", "other", "withdrawal-other"]);
+  fails = false;
+  assert.equal(await sender.close(5000), 0);
+  assert.deepEqual(sent, ofFirst.map((request) => request.requestId));
 });
 
 test("a full queue refuses and drops nothing", async () => {

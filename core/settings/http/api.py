@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 
 from core.section import Section
 from core.settings.http.bodies import BodySettings
 from core.settings.http.connections import ConnectionSettings
+from core.settings.http.scopes import Scope
+from core.settings.http.sign_in import SignInSettings
 from core.temperature import LARGEST_TEMPERATURE, LEAST_TEMPERATURE, Temperature
 
-Scope = Literal["chat", "feedback", "read", "operate", "admin"]
 KEY_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9_.@-]{0,63}$"
 _HOST = r"^[a-z0-9_.-]{1,255}$"
 _ORIGIN = r"^[a-z][a-z0-9+.-]*://[a-z0-9_.:\[\]-]{1,255}$"
@@ -37,8 +38,13 @@ class NamespaceSettings(RateLimit):
 
 
 class ApiKey(RateLimit):
-    key: str = Field(min_length=8, repr=False)
-    """The bearer token."""
+    key: str | None = Field(default=None, min_length=8, repr=False)
+    """The bearer token; or `hash`."""
+    hash: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """The BLAKE2b digest of 32 bytes of a key of at least 128 random bits, as `onward keys hash` prints it: a digest
+    of less can be guessed back. It needs a `name`."""
+    expires_at: AwareDatetime | None = None
+    """When it ends; None: never."""
     namespace: str = Field(min_length=1)
     """The tenant it belongs to."""
     name: str | None = Field(default=None, pattern=KEY_NAME)
@@ -49,6 +55,14 @@ class ApiKey(RateLimit):
     request names."""
     scopes: tuple[Scope, ...] = ("chat", "feedback")
     """The rights of the key, which docs/security.md lists route by route; `admin` stands for all of them."""
+
+    @model_validator(mode="after")
+    def _is_one_key(self) -> Self:
+        if (self.key is None) == (self.hash is None):
+            raise ValueError("key: key or hash, one of them")
+        if self.hash is not None and self.name is None:
+            raise ValueError("name: a key that is known by its hash needs one")
+        return self
 
 
 class WorkloadSettings(Section):
@@ -125,6 +139,15 @@ class FeedbackSettings(Section):
     """Most turns that are looked at to join one such event; where there are more, it stays unjoined."""
 
 
+class PriceSettings(Section):
+    """What a million tokens cost, in any currency; where all are free, the console shows no cost."""
+
+    prompt: float = Field(default=0.0, ge=0)
+    """Tokens of a prompt that the turn before did not have."""
+    output: float = Field(default=0.0, ge=0)
+    """Tokens that were sampled."""
+
+
 class AdvancedApiSettings(Section):
     default_namespace: str = "default"
     """Namespace of keyless requests."""
@@ -134,6 +157,16 @@ class AdvancedApiSettings(Section):
     """Stamped on every turn."""
     order_wait_s: float = Field(default=60.0, ge=0)
     """How long an order to the release controller is waited for before it is answered as accepted."""
+
+
+class LowPrioritySettings(Section):
+    """Requests of low priority (`x-onward-priority: low`), which never take the last places."""
+
+    at_once: int = Field(default=64, ge=0)
+    """Most of them under way in one process; what exceeds it is refused with 503, and told when to try again. 0: all
+    are refused."""
+    retry_after_s: int = Field(default=1, ge=1)
+    """When to try again, at the soonest; later where answers take so long that no place is free by then."""
 
 
 class ApiSettings(Section):
@@ -159,5 +192,11 @@ class ApiSettings(Section):
     """How large they may be, and what reading large ones may cost."""
     connections: ConnectionSettings = ConnectionSettings()
     """How many there may be, and how long each may take over what."""
+    prices: PriceSettings = PriceSettings()
+    """What tokens cost."""
+    sign_in: SignInSettings = SignInSettings()
+    """Who may sign in to the console, by whose word."""
+    low_priority: LowPrioritySettings = LowPrioritySettings()
+    """How many requests of low priority there may be."""
     advanced: AdvancedApiSettings = AdvancedApiSettings()
     """Settings that are rarely changed."""

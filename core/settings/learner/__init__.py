@@ -7,8 +7,11 @@ from pydantic import model_validator
 from core.section import Section
 from core.settings.learner.advantage import AdvantageSettings
 from core.settings.learner.batches import AdmissionSettings, BatchSettings, UserSettings
+from core.settings.learner.demonstrations import DemonstrationSettings
+from core.settings.learner.mixture import MixtureSettings
 from core.settings.learner.objective import ObjectiveSettings
 from core.settings.learner.training import CheckpointSettings, ComputeSettings, LoraSettings, OptimizerSettings
+from core.settings.learner.words import WordsSettings
 
 
 class LearnerSettings(Section):
@@ -20,12 +23,18 @@ class LearnerSettings(Section):
     """Seed of everything random in the learner."""
     batch: BatchSettings = BatchSettings()
     """How many turns an update has, and when it begins."""
+    mixture: MixtureSettings = MixtureSettings()
+    """How much of an update may be simulated, or of one workload."""
     optimizer: OptimizerSettings = OptimizerSettings()
     """How far an update goes."""
     advantage: AdvantageSettings = AdvantageSettings()
     """The baseline with which a reward is compared."""
     objective: ObjectiveSettings = ObjectiveSettings()
     """The loss that an update minimises."""
+    words: WordsSettings = WordsSettings()
+    """What is learned from what users say."""
+    demonstrations: DemonstrationSettings = DemonstrationSettings()
+    """What users put in the place of an answer."""
     admission: AdmissionSettings = AdmissionSettings()
     """The choice of turns that train."""
     users: UserSettings = UserSettings()

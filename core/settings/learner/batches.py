@@ -1,14 +1,19 @@
 """Turns: how many an update has, which of them train, and how much one user counts."""
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from core.section import Section
 
 MOST_VERSIONS_BEHIND: Final = 255
 _USUAL_AGE_S: Final = 86400.0
+
+
+def _several(given: Any) -> Any:
+    """Take one path as several, of which there is one."""
+    return [given] if isinstance(given, str | Path) else given
 
 
 class BatchSettings(Section):
@@ -37,17 +42,18 @@ class AdmissionSettings(Section):
     default_max_age_s: float | None = Field(default=None, gt=0)
     """The same for outcomes not named above. None: a day; for an outcome that the reward spec waits for longer, or that
     comes no sooner, one and a half times that."""
-    late: Literal["baseline", "kto"] = "baseline"
-    """The use of turns that are too old or too divergent for importance weights: they teach the baselines alone,
-    or also the policy, by KTO, which needs no such weights."""
+    late: Literal["baseline", "asymmetric", "kto"] = "baseline"
+    """The use of turns that are too old or too divergent for importance weights: they teach the baselines alone, or
+    also the policy: by weights of which only those of bad answers fade, and credits to tokens count (`asymmetric`);
+    or by KTO, which needs no weights (`kto`)."""
     late_max_age_s: float = Field(default=14 * 86400.0, gt=0)
-    """Age past which an outcome teaches the baselines alone, also where `late` is `kto`. The learner then remembers
-    what it has learned from a turn for that long."""
+    """Age past which an outcome teaches the baselines alone, whatever `late` is. Unless that is `baseline`, the learner
+    remembers what it has learned from a turn for that long."""
     kto_outcomes: tuple[str, ...] = ()
     """Outcomes, by name, that train by KTO at any age (a thumb, say): rewards that are made of these alone."""
-    keep_out: Path | None = None
-    """A suite of eval cases: turns whose answers resemble the solution of one do not train, and are counted. None: that
-    of `release.evals.suite`, where there is one."""
+    keep_out: Annotated[tuple[Path, ...] | None, BeforeValidator(_several)] = None
+    """Suites of eval cases, or one: turns whose answers resemble the solution of one do not train, and are counted.
+    None: those of `release.evals.suite` and `release.evals.drafts`, where there are any."""
 
     @property
     def usual_max_age_s(self) -> float:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError, InterfaceError, ProgrammingError, TimeoutError
 
 from core.errors import SchemaMismatch, StoreUnavailable
+from core.store.erasure.scrubbing import scrub_engine
 from core.store.work import View, Work
 
 
@@ -68,6 +69,13 @@ class SqlStore:
     def read(self) -> Iterator[Connection]:
         with explained(self._name), self._engine.connect().execution_options(**self._for_reads) as connection:
             yield connection
+
+    def scrub(self) -> None:
+        """Leave no byte in the database's files of what was overwritten or deleted (`core.store.erasure.scrubbing`).
+
+        Raises StoreUnavailable while others hold them."""
+        with explained(self._name):
+            scrub_engine(self._engine, self._name)
 
     def close(self) -> None:
         self._engine.dispose()

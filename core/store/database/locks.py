@@ -13,6 +13,10 @@ class Lock(IntEnum):
     REWARDS = 3
     MIGRATION = 4
     ALARMS = 5
+    EXCLUSIONS = 6
+    AUDIT = 13
+    KEYS = 14
+    CONSENTS = 15
 
 
 def hold(connection: Connection, lock: Lock) -> None:

@@ -1,6 +1,7 @@
 """The data behind the console's curves: the newest rewards, each with its turn.
 
-Queries are bounded by count and go along indexes, so their cost does not grow with the store."""
+Queries are bounded by count and go along indexes, so their cost does not grow with the store. A turn whose latest
+reward is void has none."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -48,6 +49,30 @@ class Conduct(msgspec.Struct, frozen=True, tag="completion"):
     latency_ms: float
 
 
+class Told(msgspec.Struct, frozen=True):
+    """What a message of a turn's request tells of a tool call that was executed: when, in `onward`."""
+
+    role: str = ""
+    tool_call_id: str = ""
+    onward: dict[str, str] | None = None
+
+
+class Deed(msgspec.Struct, frozen=True, tag="completion", kw_only=True):
+    """The fields of a turn's record that say what it did for a task, and what that cost."""
+
+    session_id: SessionId
+    turn_index: int
+    workload: str
+    harness_version: str | None = None
+    policy_versions: tuple[VersionSpan, ...]
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    tool_calls: tuple[Call, ...] = ()
+    messages: tuple[Told, ...] = ()
+    latency_ms: float
+
+
+_decode_deed = codec.decoder(Deed).decode
 _decode_reward = codec.decoder(Reward).decode
 _decode_conduct = codec.decoder(Conduct).decode
 
@@ -72,6 +97,8 @@ def _with_turns(found: Subquery, *columns: ColumnElement[Any]) -> Select[Any]:
 _SPOKEN = (_turns.c.policy, _turns.c.policy_version, _turns.c.workload, _turns.c.received_at)
 _WORTH = _with_turns(_newest, _newest.c.record.label("reward"), *_SPOKEN)
 _OLDEST_WORTH = _with_turns(_oldest, _oldest.c.record.label("reward"), *_SPOKEN)
+_DEEDS = _with_turns(_newest, _newest.c.record.label("reward"), _turns.c.record)
+_OLDEST_DEEDS = _with_turns(_oldest, _oldest.c.record.label("reward"), _turns.c.record)
 _CONDUCT = _with_turns(_newest, _turns.c.record)
 
 
@@ -80,11 +107,11 @@ class Curves(Repository):
 
     def worth(self, namespace: Namespace, limit: int) -> list[Worth]:
         """Return the turns of the newest `limit` revisions with their latest rewards, the newest first, each once."""
-        return [_worth(row) for row in self._once(_WORTH, namespace, limit)]
+        return self._worth(_WORTH, namespace, limit)
 
     def oldest(self, namespace: Namespace, limit: int) -> list[Worth]:
         """Return the turns of the oldest `limit` revisions, each once, with the latest of these: before learning."""
-        return [_worth(row) for row in self._once(_OLDEST_WORTH, namespace, limit)]
+        return self._worth(_OLDEST_WORTH, namespace, limit)
 
     def arms(self, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, Arm]:
         """Return the arms that these turns were served by. Reads whole records: meant for hundreds of turns."""
@@ -97,6 +124,14 @@ class Curves(Repository):
         """Return what those same turns did. Reads whole records: meant for hundreds of turns."""
         return [_decode_conduct(row.record) for row in self._once(_CONDUCT, namespace, limit)]
 
+    def deeds(self, namespace: Namespace, limit: int) -> list[tuple[Deed, Reward]]:
+        """Return the same for what tasks cost, with each turn's latest reward."""
+        return self._deeds(_DEEDS, namespace, limit)
+
+    def oldest_deeds(self, namespace: Namespace, limit: int) -> list[tuple[Deed, Reward]]:
+        """Return the same of the turns of the oldest `limit` revisions: what tasks cost before learning."""
+        return self._deeds(_OLDEST_DEEDS, namespace, limit)
+
     def live_since(self, after_sequence: int) -> dict[PolicyRef, datetime]:
         """Return when each version first went live, among the releases after the given sequence."""
         rows = self._connection.execute(
@@ -105,6 +140,14 @@ class Curves(Repository):
             .group_by(_releases.c.policy, _releases.c.version)
         )
         return {_ref(row.policy, row.version): from_micros(row.at) for row in rows}
+
+    def _worth(self, query: Select[Any], namespace: Namespace, limit: int) -> list[Worth]:
+        found = [(row, _decode_reward(row.reward)) for row in self._once(query, namespace, limit)]
+        return [_worth(row, reward) for row, reward in found if not reward.void]
+
+    def _deeds(self, query: Select[Any], namespace: Namespace, limit: int) -> list[tuple[Deed, Reward]]:
+        found = [(row, _decode_reward(row.reward)) for row in self._once(query, namespace, limit)]
+        return [(_decode_deed(row.record), reward) for row, reward in found if not reward.void]
 
     def _once(self, query: Select[Any], namespace: Namespace, limit: int) -> list[Any]:
         """Return the first row of each turn, which is that of its latest revision."""
@@ -118,8 +161,7 @@ def _ref(policy: str, version: int) -> PolicyRef:
     return PolicyRef(PolicyName(policy), Version(version))
 
 
-def _worth(row: Any) -> Worth:
-    reward = _decode_reward(row.reward)
+def _worth(row: Any, reward: Reward) -> Worth:
     return Worth(
         inference_id=reward.inference_id,
         session_id=reward.session_id,

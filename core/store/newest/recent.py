@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, bindparam, select
 
 from core import codec
 from core.clock import from_micros
-from core.events import OutcomeSource, Protocol
+from core.events import OutcomeSource, Priority, Protocol
 from core.ids import InferenceId, Namespace, SessionId, UserHash
 from core.store.database import tables
 from core.store.database.repository import Repository
@@ -46,6 +46,7 @@ class Served(msgspec.Struct, frozen=True, tag="completion", kw_only=True):
     ignored: tuple[str, ...] = ()
     trainable: bool
     untrainable_reasons: tuple[str, ...] = ()
+    priority: Priority = "normal"
     delivered_tokens: int
     ttft_ms: float | None = None
     latency_ms: float
@@ -57,20 +58,28 @@ class Voice(msgspec.Struct, frozen=True, tag="outcome"):
     source: OutcomeSource = "client"
 
 
+class Valued(msgspec.Struct, frozen=True, tag="reward"):
+    """The fields of a reward's record that say what its turn is worth; one that is void is worth nothing at all."""
+
+    value: float
+    void: bool = False
+
+
 _decode_served = codec.decoder(Served).decode
 _decode_voice = codec.decoder(Voice).decode
+_decode_valued = codec.decoder(Valued).decode
 _GLANCE = [_turns.c[name] for name in Glance.__struct_fields__]
 _heard = select(_outcomes.c.inference_id, _outcomes.c.session_id, _outcomes.c.record).where(
     _outcomes.c.withdrawn.is_(False)
 )
-_OF_TURNS = _heard.where(Among(_outcomes.c.inference_id))
+_OF_TURNS = _heard.where(Among(_outcomes.c.inference_id), _outcomes.c.namespace == bindparam("namespace"))
 _OF_SESSIONS = _heard.where(
     Among(_outcomes.c.session_id),
     _outcomes.c.inference_id.is_(None),
     _outcomes.c.namespace == bindparam("namespace"),
 )
 _WORTH = (
-    select(_rewards.c.inference_id, _rewards.c.value)
+    select(_rewards.c.inference_id, _rewards.c.record)
     .where(Among(_rewards.c.inference_id))
     .order_by(_rewards.c.sequence)
 )
@@ -118,15 +127,16 @@ class Recent(Repository):
         """Return which of the turns, and which of the sessions as such, somebody gave feedback on.
 
         What stages of ours conclude is no feedback."""
-        of_turns = self._connection.execute(_OF_TURNS, {"values": sorted(turns)})
+        of_turns = self._connection.execute(_OF_TURNS, {"values": sorted(turns), "namespace": namespace})
         told = {InferenceId(row.inference_id) for row in of_turns if _is_somebodys(row.record)}
         of_sessions = self._connection.execute(_OF_SESSIONS, {"values": sorted(sessions), "namespace": namespace})
         return told, {SessionId(row.session_id) for row in of_sessions if _is_somebodys(row.record)}
 
     def worth(self, turns: Collection[InferenceId]) -> dict[InferenceId, float]:
-        """Return the latest reward of those turns that have one."""
+        """Return the latest reward of those turns that have one, and whose latest is not void."""
         rows = self._connection.execute(_WORTH, {"values": sorted(turns)})
-        return {InferenceId(row.inference_id): row.value for row in rows}
+        latest = {InferenceId(row.inference_id): _decode_valued(row.record) for row in rows}
+        return {name: reward.value for name, reward in latest.items() if not reward.void}
 
 
 def _newest(columns: Sequence[ColumnElement[Any]], namespace: Namespace, before: InferenceId | None, limit: int) -> Any:

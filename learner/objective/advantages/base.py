@@ -26,8 +26,8 @@ class Advantages(Protocol):
         ...
 
     @property
-    def scale(self) -> float:
-        """The number that advantages of this batch are divided by."""
+    def scales(self) -> Sequence[float]:
+        """The numbers that the advantages of this batch are divided by, one for each turn."""
         ...
 
     def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
@@ -58,7 +58,7 @@ class TurnBaseline:
     """A baseline that is one number a turn and has nothing to fit; stateless unless a subclass adds state."""
 
     def __init__(self) -> None:
-        self.scale = 1.0
+        self.scales: Sequence[float] = ()
         self._batch: Sequence[ScoredTurn] = ()
         self._baselines_M = torch.zeros(0)
 
@@ -96,9 +96,11 @@ def batch_scale(rewards_M: Tensor, influence_M: Tensor | None = None) -> float:
     return max(float(((influence_M * (rewards_M - mean) ** 2).sum() / freedom).sqrt()), MIN_SCALE)
 
 
-def whitened(rewards_M: Tensor, raw_M: Tensor) -> tuple[Tensor, float]:
+def whitened(rewards_M: Tensor, raw_M: Tensor, moved_M: Tensor) -> tuple[Tensor, float]:
     """Return (baselines_M, scale) for advantages of mean 0 and standard deviation 1 over the batch.
 
-    The baselines are `raw_M` shifted (REINFORCE++, arXiv:2501.03262)."""
+    The baselines are `raw_M` shifted (REINFORCE++, arXiv:2501.03262). `moved_M`: by how much the mean of a turn's
+    tokens differs from the turn's reward."""
     differences_M = rewards_M.cpu() - raw_M
-    return (raw_M + differences_M.mean()).to(rewards_M.device), batch_scale(differences_M)
+    shift = (differences_M + moved_M.cpu()).mean()
+    return (raw_M + shift).to(rewards_M.device), batch_scale(differences_M)

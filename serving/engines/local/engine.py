@@ -13,7 +13,7 @@ from core.errors import Conflict, EngineUnavailable
 from core.events import Sampling
 from core.grammars.library import grammars_of
 from core.grammars.masks import Masks
-from core.ids import PolicyRef
+from core.ids import BASE, UNKNOWN, PolicyName, PolicyRef
 from core.ports import GenerateRequest, TokenChunk, Weights, WeightsRef
 from core.settings import ServingSettings
 from serving.engines.local.llama_forward import Progress
@@ -36,6 +36,7 @@ class LocalEngine:
         weights: Weights,
         anchor: WeightsRef,
         *,
+        keeps_adapters: bool = False,
         prompts: Texts = (),
         recent: Callable[[], Texts] = tuple,
         record: Path | None = None,
@@ -43,15 +44,17 @@ class LocalEngine:
     ) -> None:
         """Load the anchor.
 
-        `prompts`: the beginnings of the probe's texts (core.model.probe_prompts); `recent`: recent texts of users that
-        may be learned from; `record`: the file that says which model was compared with transformers; `progress`: told
-        of the loading. Raises ConfigError naming the setting that does not fit, WeightsError when the anchor cannot be
-        loaded."""
+        `keeps_adapters`: compute adapters beside the anchor, so that versions of many policies share its pass, rather
+        than merge them where its weights are small; `prompts`: the beginnings of the probe's texts
+        (core.model.probe_prompts); `recent`: recent texts of users that may be learned from; `record`: the file that
+        says which model was compared with transformers; `progress`: told of the loading. Raises ConfigError naming the
+        setting that does not fit, WeightsError when the anchor cannot be loaded."""
         self._weights = weights
         self._grammars = grammars_of(model_dir)
         template = load_decoder(model_dir, settings, record)
         base = weights.open(anchor)
         model, _ = build_version(template.model, base.shards, anchor, as_stored=template.is_packed)
+        template.keeps_adapters = template.keeps_adapters or keeps_adapters
         anchor_decoder = template.alike(model, progress)
         self._versions = Versions(anchor_decoder, anchor, base)
         self._vocabulary: int = template.vocabulary
@@ -86,7 +89,10 @@ class LocalEngine:
 
     @property
     def live_version(self) -> PolicyRef:
-        return self._scheduler.live
+        return self._scheduler.lives[BASE]
+
+    def live_of(self, policy: PolicyName) -> PolicyRef:
+        return self._scheduler.lives.get(policy, UNKNOWN)
 
     @property
     def context_length(self) -> int:
@@ -104,6 +110,8 @@ class LocalEngine:
             masks = await asyncio.to_thread(Masks, self._grammars, grammar, request.stop_token_ids)
         if request.version is not None:
             await self._pin(request.version)
+        elif request.policy not in self._scheduler.lives:
+            raise EngineUnavailable(f"no version of policy {request.policy} serves yet")
         stream = Stream()
         sequence = Sequence(request, stream, masks)
         try:
@@ -149,8 +157,8 @@ class LocalEngine:
     def holds_many(self) -> bool:
         return True
 
-    def serving(self) -> PolicyRef | None:
-        return self.live_version if self._scheduler.is_alive else None
+    def serving(self, policy: PolicyName = BASE) -> PolicyRef | None:
+        return self._scheduler.lives.get(policy) if self._scheduler.is_alive else None
 
     def pinnable(self) -> frozenset[PolicyRef]:
         return frozenset(self._versions.digests)
@@ -164,7 +172,7 @@ class LocalEngine:
         _give_back()
 
     def probe(self, version: PolicyRef) -> Mapping[str, float]:
-        live = self.live_version
+        live = self._scheduler.lives.get(version.policy, self.live_version)
         with self._using(version) as candidate, self._using(live) as serving:
             return self._probe.measure((version, candidate), (live, serving))
 
@@ -182,7 +190,7 @@ class LocalEngine:
         self._scheduler.between_steps(lambda: self._unload(version))
 
     def _unload(self, version: PolicyRef) -> None:
-        if version == self.live_version:
+        if version in self._scheduler.lives.values():
             raise Conflict(f"version {version} is live", param="version")
         if users := max(self._scheduler.users(version), self._versions.users(version)):
             raise Conflict(f"version {version} still serves {users} requests", param="version")
@@ -204,7 +212,7 @@ class LocalEngine:
         self._scheduler.between_steps(lambda: self._versions.rest(self._is_needed))
 
     def _is_needed(self, version: PolicyRef) -> bool:
-        return version == self.live_version or self._scheduler.users(version) > 0
+        return version in self._scheduler.lives.values() or self._scheduler.users(version) > 0
 
     def _require_held(self, version: PolicyRef) -> None:
         if version not in self._versions.digests:

@@ -7,19 +7,30 @@ larger ones reading the weights is, and these may be packed. It is used only whe
 N packed tokens, E hidden size, H query heads, K key-value heads, D head dimension, T positions."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from serving.engines.local.attention import Plan, SlotCache, attend
-from serving.engines.local.modules.products import Changes, Product, beside, fits_half, placeholder, product_of
+from serving.engines.local.modules.mixed import Mixed, Seated, Seats, Span
+from serving.engines.local.modules.products import (
+    Beside,
+    Changes,
+    Product,
+    beside,
+    fits_half,
+    placeholder,
+    product_of,
+)
 
 Progress = Callable[[float], None]
 """Told what share of the weights is ready to compute with."""
+LayerSeats = dict[str, Seats]
+"""Of one layer, by product: the adapters of all slots."""
 _LAYER = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
@@ -30,6 +41,19 @@ _SHARED = {
     "down": ("mlp.down_proj",),
 }
 """The modules of a layer that share a product, and with it a call."""
+
+
+Version = TypeVar("Version")
+
+
+@dataclass(frozen=True)
+class MixedStep(Generic[Version]):
+    """The versions of a step's rows. `singles`: by slot, of the first rows, which are one token each.
+
+    `spans`: (start, end, version) of the packed tokens of the others."""
+
+    singles: Mapping[int, Version]
+    spans: Sequence[tuple[int, int, Version]]
 
 
 @dataclass(frozen=True)
@@ -99,6 +123,8 @@ class LlamaForward:
         if is_packed:
             self._embedding, self._head = _pack_ends(base.embed_tokens, model.lm_head)
         self._rotary = rotary
+        self._seats: list[LayerSeats] | None = None  # of versions upon these weights, once rows of several met
+        self._sitting: dict[int, LlamaForward] = {}  # by slot
         self._layers: list[_Layer] = []
         for index, layer in enumerate(base.layers):
             self._layers.append(_Layer(layer, index, is_packed))
@@ -113,6 +139,25 @@ class LlamaForward:
         """Return another version: these weights, shared, with an adapter beside them."""
         other = copy.copy(self)
         other._layers = [layer.adapted(changes, scale) for layer in self._layers]
+        return other
+
+    def mixed(self, step: MixedStep["LlamaForward"], slots: int) -> "LlamaForward":
+        """Return the pass of a step whose rows are of several versions upon these weights; `slots`: of the engine.
+
+        Versions keep the seats of their slots for the steps to come."""
+        if self._seats is None:
+            self._seats = [layer.seats(slots) for layer in self._layers]
+        for slot, version in step.singles.items():
+            if self._sitting.get(slot) is not version:
+                self._sitting[slot] = version
+                for layer, seats in zip(version._layers, self._seats, strict=True):
+                    layer.sit_down(slot, seats)
+        seated = Seated(list(step.singles), self._norm.device)
+        other = copy.copy(self)
+        other._layers = [
+            layer.mixed(seats, seated, [(start, end, each._layers[index]) for start, end, each in step.spans])
+            for index, (layer, seats) in enumerate(zip(self._layers, self._seats, strict=True))
+        ]
         return other
 
     def __call__(self, tokens_N: Tensor, plan: Plan, cache: SlotCache, keep: Tensor | None) -> Tensor:
@@ -155,6 +200,22 @@ class _Layer:
             group: beside(product, [changes.get(name) for name in self.names[group]], self._outputs[group], scale)
             for group, product in self._products.items()
         }
+        return other
+
+    def seats(self, slots: int) -> LayerSeats:
+        return {group: Seats(slots) for group in self._products}
+
+    def sit_down(self, slot: int, seats: LayerSeats) -> None:
+        for group, product in self._products.items():
+            seats[group].put(slot, product)
+
+    def mixed(self, seats: LayerSeats, seated: Seated, spans: "Sequence[tuple[int, int, _Layer]]") -> "_Layer":
+        other = copy.copy(self)
+        other._products = {}
+        for group, product in self._products.items():
+            theirs = [(start, end, each._products[group]) for start, end, each in spans]
+            changed = [Span(start, end, each) for start, end, each in theirs if isinstance(each, Beside)]
+            other._products[group] = Mixed(product, seats[group], seated, changed)
         return other
 
     def __call__(self, hidden_NE: Tensor, cos_N1D: Tensor, sin_N1D: Tensor, plan: Plan, cache: SlotCache) -> Tensor:

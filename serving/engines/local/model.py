@@ -6,7 +6,7 @@ cache. A check at load compares the result with transformers'. For plain modules
 next start on the same model, code, packages and processor does without."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from core.errors import ConfigError
 from core.model.files import check_model_files
 from core.settings import ServingSettings
 from serving.engines.local.attention import Plan, Row, SlotCache
-from serving.engines.local.llama_forward import LlamaForward, Progress, Rotary, is_lean
+from serving.engines.local.llama_forward import LlamaForward, MixedStep, Progress, Rotary, is_lean
 from serving.engines.local.modules.check_record import digest_of_check, is_recorded, write_record
 from serving.engines.local.modules.plain import PlainConfig, PlainDecoder, read_plain_config
 from serving.engines.local.modules.products import WORTH_PACKING, Changes, packs
@@ -39,15 +39,19 @@ class Decoder:
         rotary: Rotary | None,
         *,
         is_packed: bool = False,
+        keeps_adapters: bool = False,
         has_weights: bool = True,
         progress: Progress | None = None,
     ) -> None:
         """`model`: transformers' or a `PlainDecoder`; `rotary`: given where it is to be computed leanly.
 
-        `is_packed`: its weights are as they were stored, and are packed now. Without weights it is a template."""
+        `is_packed`: its weights are as they were stored, and are packed now. `keeps_adapters`: adapters are computed
+        beside the weights also where these are not packed. Without weights it is a template."""
         self.model = model
         self.rotary = rotary
         self.is_packed = is_packed
+        self.keeps_adapters = keeps_adapters or is_packed
+        self.trunk = self  # whose weights these are
         self._lean: LlamaForward | None = None
         if rotary is not None and has_weights:
             self._lean = LlamaForward(model, rotary, is_packed=is_packed, progress=progress)
@@ -55,17 +59,35 @@ class Decoder:
 
     def alike(self, model: nn.Module, progress: Progress | None = None) -> "Decoder":
         """Another version, computed in the same way."""
-        return Decoder(model, self.rotary, is_packed=self.is_packed, progress=progress)
+        return Decoder(
+            model, self.rotary, is_packed=self.is_packed, keeps_adapters=self.keeps_adapters, progress=progress
+        )
 
     def takes(self, changes: Changes) -> bool:
         """Return whether an adapter can be computed beside these weights, rather than be merged with them."""
-        return self.is_packed and self._lean is not None and self._lean.takes(changes)
+        return self.keeps_adapters and self._lean is not None and self._lean.takes(changes)
 
     def adapted(self, changes: Changes, scale: float) -> "Decoder":
         """Another version: these weights, shared, with an adapter beside them that they take."""
         assert self._lean is not None
         other = copy.copy(self)
         other._lean = self._lean.adapted(changes, scale)
+        return other
+
+    def mixed(self, decoders: "Sequence[Decoder]", rows: Sequence[Row], slots: int) -> "Decoder":
+        """Return what computes a step's rows, each by its own of these versions upon these weights."""
+        assert self._lean is not None
+        singles, spans, at = {}, [], 0
+        for row, each in zip(rows, decoders, strict=True):
+            count = row.end - row.start
+            assert each._lean is not None
+            if count == 1:
+                singles[row.slot] = each._lean
+            else:
+                spans.append((at, at + count, each._lean))
+            at += count
+        other = copy.copy(self)
+        other._lean = self._lean.mixed(MixedStep(singles, spans), slots)
         return other
 
     @property
@@ -75,14 +97,21 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(
-        self, cache: SlotCache, rows: Sequence[Row], tokens: Sequence[int], *, all_positions: bool = False
+        self,
+        cache: SlotCache,
+        rows: Sequence[Row],
+        tokens: Sequence[int],
+        *,
+        all_positions: bool = False,
+        must_give_way: Callable[[], bool] | None = None,
     ) -> Tensor:
         """Compute the rows' packed `tokens` in one pass, keeping keys and values in their slots.
 
         Returns logits [R, V] of each row's last token, or [N, V] of all. Rows of one token come first.
+        Raises GaveWay when `must_give_way` says so before a layer.
         """
         like = self._like
-        plan = Plan(rows, cache.slot_tokens, like.device, like.dtype)
+        plan = Plan(rows, cache.slot_tokens, like.device, like.dtype, must_give_way)
         tokens_N = torch.tensor(tokens, device=like.device)
         keep = None if all_positions else plan.last_R
         if self._lean is not None:
@@ -90,6 +119,20 @@ class Decoder:
         from serving.engines.local.modules.given import compute
 
         return compute(self.model, tokens_N, plan, cache, keep)
+
+
+def forward_together(
+    decoders: Sequence[Decoder],
+    cache: SlotCache,
+    rows: Sequence[Row],
+    tokens: Sequence[int],
+    must_give_way: Callable[[], bool] | None = None,
+) -> Tensor:
+    """Compute rows in one pass, each by its own decoder; these have one trunk. Returns and raises as `forward` does."""
+    first = decoders[0]
+    is_mixed = any(each is not first for each in decoders)
+    decoder = first.trunk.mixed(decoders, rows, cache.slots) if is_mixed else first
+    return decoder.forward(cache, rows, tokens, must_give_way=must_give_way)
 
 
 def load_decoder(directory: Path, settings: ServingSettings, record: Path | None = None) -> Decoder:

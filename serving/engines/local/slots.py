@@ -3,7 +3,10 @@
 A finished request leaves its tokens' keys and values behind, and one that runs has those of its prompt. The next
 request that begins with the same tokens, under the same version, goes on from there: in that slot, where it continues
 all of it, else in another, into which the prefix is copied. Copying costs a thousandth of computing, and leaves the
-longer conversation to those who continue it."""
+longer conversation to those who continue it.
+
+Requests of low priority have at most half of the slots, those in which they left prefixes included: so they displace
+no more than half of what others would find again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,25 +37,38 @@ class SlotTable:
         self._versions: list[PolicyRef | None] = [None] * slots
         self._freed_at_S = np.zeros(slots, dtype=np.int64)
         self._is_free_S = np.ones(slots, dtype=np.bool_)
+        self._is_low_S = np.zeros(slots, dtype=np.bool_)  # by whom it was taken last
+        self._most_low = max(1, slots // 2)
         self._releases = 0
 
     @property
     def num_free(self) -> int:
         return int(self._is_free_S.sum())
 
-    def take(self, prompt: Sequence[int], version: PolicyRef) -> SlotAssignment:
+    def can_take(self, *, is_low: bool = False) -> bool:
+        """Return whether there is a free slot for a request of this priority."""
+        return bool(self._may_take_S(is_low).any())
+
+    def _may_take_S(self, is_low: bool) -> np.ndarray:
+        if is_low and self._is_low_S.sum() >= self._most_low:
+            return self._is_free_S & self._is_low_S
+        return self._is_free_S
+
+    def take(self, prompt: Sequence[int], version: PolicyRef, *, is_low: bool = False) -> SlotAssignment:
         """Return a free slot, and what is known of the prompt.
 
         Never all of it, since the last token must be computed to sample from. The longest common prefix wins, unless it
         is short enough to be a coincidence. Where it cannot go on in its own slot, it goes to the one freed first."""
-        free = np.flatnonzero(self._is_free_S)
+        may_take_S = self._may_take_S(is_low)
+        free = np.flatnonzero(may_take_S)
         assert len(free), "take needs a free slot"
         common_S = self._common(prompt, version)
-        source = int(np.lexsort((self._freed_at_S, ~self._is_free_S, -common_S))[0])
+        source = int(np.lexsort((self._freed_at_S, ~may_take_S, -common_S))[0])
         cached = int(common_S[source])
-        goes_on = cached and self._is_free_S[source] and self._lengths_S[source] - cached <= _LOST_TOKENS
+        goes_on = cached and may_take_S[source] and self._lengths_S[source] - cached <= _LOST_TOKENS
         slot = source if goes_on else self._first_freed(free, source if cached else None)
         self._is_free_S[slot] = False
+        self._is_low_S[slot] = is_low
         self._lengths_S[slot] = 0  # until it is known what it holds
         return SlotAssignment(slot, cached, source if cached else slot)
 
@@ -105,3 +121,4 @@ class SlotTable:
         self._lengths_S[:] = 0
         self._versions = [None] * len(self._versions)
         self._is_free_S[:] = True
+        self._is_low_S[:] = False

@@ -49,7 +49,7 @@ class Versions:
 
     `decoders` is shared with the scheduler: others add to it, and only the engine's thread takes away. What is held of
     an adapter that nobody uses is the adapter alone: its decoder is made again when it is wanted. Where adapters are
-    computed beside packed weights, a decoder is hardly more than its adapter, and stays. Thread-safe."""
+    computed beside the base's weights, a decoder is hardly more than its adapter, and stays. Thread-safe."""
 
     def __init__(self, anchor: Decoder, ref: WeightsRef, base: Opened) -> None:
         """Hold the anchor, which is the base that adapters stand upon."""
@@ -57,7 +57,7 @@ class Versions:
         self._digests: dict[PolicyRef, str] = {ref.version: ref.digest}
         self._adapters: dict[PolicyRef, HeldAdapter] = {}
         self._anchor, self._base = ref.version, base
-        self._packed = anchor if anchor.is_packed else None  # adapters are computed beside it
+        self._trunk = anchor if anchor.keeps_adapters else None  # adapters are computed beside it
         self._shared: dict[str, Tensor] = {}
         self._making = threading.Lock()
         self._users = Counter[PolicyRef]()
@@ -69,7 +69,10 @@ class Versions:
 
     def load(self, ref: WeightsRef, opened: Opened, live: Decoder) -> None:
         """Hold a version, to compute as the live one does. Raises WeightsError naming what does not fit."""
-        like = self._packed or live
+        like = self._trunk or live
+        if self._trunk is not None and ref.digest == self._base.digest:  # the given model itself
+            self.decoders[ref.version], self._digests[ref.version] = self._trunk, ref.digest
+            return
         if opened.adapter is None:
             model, digest = build_version(like.model, opened.shards, ref, as_stored=like.is_packed)
             self.decoders[ref.version], self._digests[ref.version] = like.alike(model), digest
@@ -120,7 +123,7 @@ class Versions:
     def _made(self, version: PolicyRef, live: Decoder) -> Decoder:
         if version not in self._adapters:
             raise EngineUnavailable(f"version {version} is not loaded")
-        like, adapter = self._packed or live, self._adapters[version]
+        like, adapter = self._trunk or live, self._adapters[version]
         if like.is_packed:  # its model has nothing to share
             return like.alike(merge(like.model, self._base, adapter, {}))
         if not self._shared and self._anchor in self.decoders:

@@ -16,6 +16,7 @@ from core.errors import ConfigError, EngineUnavailable, WeightsError
 SUPPORTED = ("0.5.23",)
 _FLUSH_TRIES = 50
 _FLUSH_WAIT_S = 0.02
+_UNLOAD_S = 1.0
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -23,6 +24,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     dtype: str
     context_length: int
     grammars: str  # the library that makes its masks
+    told: dict[str, Any]  # all that it says of itself: its arguments, above all
 
 
 class Admin:
@@ -46,7 +48,7 @@ class Admin:
                 "(`pip install sglang==VERSION`, or `make sglang-cpu`)"
             )
         return EngineInfo(
-            version, str(found["dtype"]), int(found["max_req_input_len"]), str(found.get("grammar_backend"))
+            version, str(found["dtype"]), int(found["max_req_input_len"]), str(found.get("grammar_backend")), found
         )
 
     def answers(self) -> bool:
@@ -113,15 +115,50 @@ class Admin:
             return None
         return dict(ranks[0]["checksums"])
 
-    def score(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+    def relabel(self, label: str) -> None:
+        """Give the weights that are loaded another label."""
+        self._must("/update_weight_version", {"new_version": label, "abort_all_requests": False})
+
+    def adapters(self) -> frozenset[str]:
+        """Return the names of the loaded adapters."""
+        models = self._ask("GET", "/v1/models", timeout_s=2.0)["data"]
+        return frozenset(str(model["id"]) for model in models if model.get("parent") is not None)
+
+    def load_adapter(self, name: str, directory: Path) -> None:
+        """Load an adapter beside all others, while requests run.
+
+        Raises WeightsError when it cannot, EngineUnavailable while one of that name is loaded or still drained."""
+        answer = self._ask(
+            "POST", "/load_lora_adapter", {"lora_name": name, "lora_path": str(directory)}, checked=False
+        )
+        if answer.get("success"):
+            return
+        why = str(answer.get("error_message") or answer)
+        if "already loaded" in why or "incomplete unload" in why:
+            raise EngineUnavailable(f"{self._url}/load_lora_adapter: {why}")
+        raise WeightsError(f"{directory}: SGLang did not load it: {why}")
+
+    def unload_adapter(self, name: str) -> None:
+        """Let no new request use an adapter; the server forgets it once the running ones are done.
+
+        It answers only then, and loads nothing else until then; this waits a moment at most."""
+        try:
+            self._client.post("/unload_lora_adapter", json={"lora_name": name}, timeout=_UNLOAD_S)
+        except httpx.ReadTimeout:
+            return
+        except httpx.HTTPError as error:
+            raise EngineUnavailable(f"{self._url}/unload_lora_adapter: {error!r}") from error
+
+    def score(self, texts: Sequence[Sequence[int]], adapter: str | None = None) -> list[list[float]]:
         """Return log-probabilities at temperature 1 of each text's tokens but the first.
 
         Texts are scored one after the other: together they are one long prefill, during which every stream stops
         (decision 9)."""
-        return [self._score(text) for text in texts]
+        return [self._score(text, adapter) for text in texts]
 
-    def _score(self, text: Sequence[int]) -> list[float]:
+    def _score(self, text: Sequence[int], adapter: str | None) -> list[float]:
         asked = {
+            **({} if adapter is None else {"lora_path": adapter}),
             "input_ids": list(text),
             "return_logprob": True,
             "logprob_start_len": 0,

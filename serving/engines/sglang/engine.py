@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from core.errors import ConfigError, Conflict, EngineUnavailable, WeightsError
-from core.grammars.library import LIBRARY
-from core.ids import ANCHOR, PolicyRef
-from core.model.probes import agrees, figures, get_probe, nearer
+from core.errors import Conflict, EngineUnavailable, WeightsError
+from core.ids import ANCHOR, BASE, PolicyName, PolicyRef
+from core.model.probes import figures, get_probe
 from core.ports import Blobs, Weights, WeightsRef
 from core.settings import SglangSettings
-from serving.engines.sglang.admin import Admin
-from serving.engines.sglang.process import EngineProcess
+from serving.engines.sglang.server import Server
 from serving.engines.sglang.swap import Observer, Swap, SwapStep, nothing
 from serving.engines.sglang.verified_versions import VerifiedVersion, VerifiedVersions
 
@@ -45,15 +43,10 @@ class SglangEngine:
         """Use the server at `url`, or, for None, start one, and start it again when it dies.
 
         Raises ConfigError naming the setting."""
-        directory.mkdir(parents=True, exist_ok=True)
         self._name, self._settings, self._observe = name, settings, observe
         self._weights, self._blobs = weights, blobs
-        self._process: EngineProcess | None = None
-        if url is None:
-            self._process = EngineProcess(settings, directory / "sglang.log")
-            url = self._process.url
-        self._url = url
-        self._admin = Admin(self._url, settings.admin_key, settings.timeouts.admin_s)
+        self._server = Server(settings, blobs, directory, url)
+        self._admin, self._process = self._server.admin, self._server.process
         self._shelf = VerifiedVersions(directory / "versions", model, settings.dtype)
         self._swap = Swap(self._admin, self._what_is_wrong, observe)
         self._confirmed: PolicyRef | None = None  # and seen to serve
@@ -66,12 +59,14 @@ class SglangEngine:
 
     @property
     def url(self) -> str:
-        return self._url
+        return self._server.url
 
     # ------------------------------------------------------------------------------------------ what serves
 
-    def serving(self) -> PolicyRef | None:
-        """Asked of the engine, at most twenty times a second."""
+    def serving(self, policy: PolicyName = BASE) -> PolicyRef | None:
+        """Asked of the engine, at most twenty times a second; it serves one policy."""
+        if policy != BASE:
+            return None
         now_s = time.monotonic()
         if self._confirmed is not None and now_s - self._asked_s > _ASK_AGAIN_S:
             self._asked_s = now_s
@@ -164,8 +159,7 @@ class SglangEngine:
     def _end(self) -> None:
         """End the server; the next switch starts it again. One started elsewhere must be restarted there."""
         self._observe(SwapStep.AWAY, self._good or ANCHOR)
-        if self._process is not None:
-            self._process.kill()
+        self._server.end()
 
     # ------------------------------------------------------------------------------------------ the server
 
@@ -175,7 +169,7 @@ class SglangEngine:
         Raises EngineUnavailable while it starts or is unreachable, WeightsError when it cannot start on the version."""
         process = self._process
         if process is None:
-            self._check_server()
+            self._server.check()
             return False
         if not process.is_alive and not process.is_starting:
             self._observe(SwapStep.RESTART, held.ref.version)
@@ -184,45 +178,16 @@ class SglangEngine:
             return False
         if not process.is_ready(self._admin.answers):
             raise EngineUnavailable("the SGLang server starts")
-        self._check_server()
+        self._server.check()
         return process.started_on == held.ref.version
 
-    def _check_server(self) -> None:
-        """Check the server. Raises ConfigError for one that does not fit."""
-        info = self._admin.info()
-        if info.dtype not in ("auto", self._settings.dtype):
-            raise ConfigError(
-                f"serving.sglang.dtype is {self._settings.dtype}, and the server at {self._url} has {info.dtype}"
-            )
-        if info.grammars != LIBRARY:
-            logger.warning(
-                "the server at %s refuses answers by grammar: it has %s; start it with --grammar-backend %s",
-                *(self._url, info.grammars, LIBRARY),
-            )
-
     def _what_is_wrong(self, version: PolicyRef) -> str | None:
-        """Probe: compare with the version's own record, and with its parent's."""
-        ref = self._shelf.held()[version].ref
-        record = get_probe(self._blobs, version, ref.digest)
-        measured = self._admin.score(record.token_ids)
-        verdict = agrees(measured, record, self._settings.dtype)
-        if not verdict:
-            return verdict.why
-        if ref.parent is not None:
-            parent = get_probe(self._blobs, ref.parent)
-            if nearer(measured, record, parent, self._settings.dtype) == "parent":
-                return f"its answers are those of version {ref.parent}"
-        return None
+        return self._server.what_is_wrong(self._shelf.held()[version].ref)
 
     def is_idle(self) -> bool:
         """Return whether no client waits for an answer; also when the server is unreachable."""
-        try:
-            return self._admin.requests() == 0
-        except (EngineUnavailable, WeightsError):
-            return True
+        return self._server.is_idle()
 
     def close(self) -> None:
         """Close; a server started here ends, too."""
-        self._admin.close()
-        if self._process is not None:
-            self._process.stop()
+        self._server.close()

@@ -1,19 +1,71 @@
-"""Starts SGLang's server with an admin key that stands in no argument list and in no line of its log.
+"""Starts SGLang's server with what its own program cannot do: a hidden admin key and, on a CPU, adapters and forks.
 
-SGLang takes the key as an argument alone, writes its arguments into its log and tells them to whoever asks. This
-program is run by SGLang's own interpreter, which has nothing else of ours: the key comes in an environment variable,
-which other users cannot read.
+SGLang takes the key as an argument alone, writes its arguments into its log and tells them to whoever asks. Here it
+comes in an environment variable, which other users cannot read, and stands in no argument list and in no line of a log.
+
+What SGLang computes adapters with (0.5.23, srt/lora) it puts into pinned memory without asking whether there is a GPU
+to copy it to, and torch refuses to pin memory without one. Everything else of `--lora-backend torch_native` runs on a
+processor. So its modules are given a torch that pins nothing; no file of SGLang's is changed.
+
+The server is three processes, and SGLang starts two of them as new interpreters, which import all of torch and SGLang
+again. Nothing forbids a fork where there is no CUDA, so there the two begin with what the first has imported.
+
+This program is run by SGLang's own interpreter, which has nothing else of ours.
 """
 
 import importlib
 import logging
+import multiprocessing
 import os
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 KEY: Final = "ONWARD_ENGINE_ADMIN_KEY"
+UNPINNED: Final = "ONWARD_ENGINE_UNPINNED"
+FORKING: Final = "ONWARD_ENGINE_FORKING"
 _HIDDEN: Final = "***"
+_PINNING: Final = ("sglang.srt.lora.layers", "sglang.srt.lora.backend.torch_backend")
+
+
+class TorchWithoutPins:
+    """All of torch, but for memory that was to be pinned: it is ordinary memory."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torch, name)
+
+    def tensor(self, *values: Any, pin_memory: bool = False, **options: Any) -> Any:
+        return self._torch.tensor(*values, **options)
+
+    def zeros(self, *shape: Any, pin_memory: bool = False, **options: Any) -> Any:
+        return self._torch.zeros(*shape, **options)
+
+
+def pin_nothing() -> None:
+    """Let SGLang's adapters do without pinned memory."""
+    torch = importlib.import_module("torch")
+    torch.Tensor.pin_memory = lambda tensor, *_: tensor
+    for name in _PINNING:
+        importlib.import_module(name).torch = TorchWithoutPins(torch)  # type: ignore[attr-defined]
+
+
+class MultiprocessingByFork:
+    """All of multiprocessing, but for the choice of how processes start: they are forked."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(multiprocessing, name)
+
+    def set_start_method(self, *_: Any, **__: Any) -> None:
+        multiprocessing.set_start_method("fork", force=True)
+
+
+def fork_processes() -> None:
+    """Let the server's other processes begin with what this one has imported."""
+    engine: Any = importlib.import_module("sglang.srt.entrypoints.engine")
+    engine.mp = MultiprocessingByFork()
 
 
 def hide(key: str) -> None:
@@ -40,11 +92,15 @@ def _arguments() -> Any:
     return importlib.import_module("sglang.srt.server_args")
 
 
-def main(arguments: list[str], key: str) -> None:
+def main(arguments: list[str], key: str | None) -> None:
     server = importlib.import_module("sglang.launch_server")
     importlib.import_module("sglang.srt.plugins").load_plugins()
-    settings = _arguments().prepare_server_args([*arguments, "--admin-api-key", key])
-    settings._launch_command = str(settings.launch_command or "").replace(key, _HIDDEN)
+    secret = [] if key is None else ["--admin-api-key", key]
+    settings = _arguments().prepare_server_args([*arguments, *secret])
+    if key is not None:
+        settings._launch_command = str(settings.launch_command or "").replace(key, _HIDDEN)
+    if FORKING in os.environ:
+        fork_processes()
     try:
         server.run_server(settings)
     finally:
@@ -54,7 +110,10 @@ def main(arguments: list[str], key: str) -> None:
 if __name__ == "__main__":
     sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != Path(__file__).resolve().parent]
 if __name__ in ("__main__", "__mp_main__"):  # the latter: a process of the server, which begins with this file, too
-    hide(os.environ[KEY])
-    hide_from_inquiries()
+    if KEY in os.environ:
+        hide(os.environ[KEY])
+        hide_from_inquiries()
+    if UNPINNED in os.environ:
+        pin_nothing()
 if __name__ == "__main__":
-    main(sys.argv[1:], os.environ[KEY])
+    main(sys.argv[1:], os.environ.get(KEY))

@@ -2,12 +2,13 @@
 
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,10 @@ from serving.engines.sglang import launcher
 _STOP_TIMEOUT_S = 20.0
 _TAIL = 1500
 _PR_SET_PDEATHSIG = 1
+_FIRST_PORT, _PORTS = 20_000, 12_000  # below those that a system hands out by itself
 GRAMMARS: Final = ("--grammar-backend", LIBRARY)  # ours: the learner makes its masks again
+LAUNCHER: Final = str(Path(launcher.__file__))
+PRIORITIES: Final = ("--enable-priority-scheduling",)  # by which it pauses requests of low priority for others
 # Found here and not after the fork, when another thread may have held the linker's lock for good.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
@@ -35,12 +39,12 @@ def cpu_arguments(dtype: str) -> list[str]:
     cache may take: how large the cache is follows from its tokens."""
     options = ["--device", "cpu", "--dtype", dtype, "--attention-backend", "torch_native"]
     options += ["--sampling-backend", "pytorch", "--disable-overlap-schedule", "--mem-fraction-static", "0.6"]
-    options += ["--max-total-tokens", "32768", "--max-running-requests", "48", *GRAMMARS]
+    options += ["--max-total-tokens", "32768", "--max-running-requests", "48", *GRAMMARS, *PRIORITIES]
     return [*options, "--incremental-streaming-output", "--sleep-on-idle"]  # else an idle server takes a whole core
 
 
 def _gpu_arguments(dtype: str) -> list[str]:
-    return ["--dtype", dtype, "--incremental-streaming-output", *GRAMMARS]
+    return ["--dtype", dtype, "--incremental-streaming-output", *GRAMMARS, *PRIORITIES]
 
 
 def cpu_environment() -> dict[str, str]:
@@ -51,20 +55,21 @@ def cpu_environment() -> dict[str, str]:
         "TRANSFORMERS_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        launcher.FORKING: "1",
     }
 
 
 class EngineProcess:
     """Started, stopped and started again by its host, and dead when the host is. One thread."""
 
-    def __init__(self, settings: SglangSettings, log: Path) -> None:
-        """Prepare a server. Raises ConfigError when there is no interpreter."""
+    def __init__(self, settings: SglangSettings, log: Path, adapters: Sequence[str] = ()) -> None:
+        """Prepare a server; `adapters` are the arguments for those. Raises ConfigError when there is no interpreter."""
         if not settings.python.exists():
             raise ConfigError(
                 f"serving.sglang.python: {settings.python} does not exist (`make sglang-cpu` makes the one for CPUs)"
             )
         _check_grammars(settings.python)
-        self._settings, self._log = settings, log
+        self._settings, self._log, self._adapters = settings, log, adapters
         self._group = log.with_suffix(".pid")
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
@@ -77,15 +82,16 @@ class EngineProcess:
         assert not self.is_alive
         self._end_leftover()
         settings = self._settings
-        command = [str(settings.python), *_program(settings), "--model-path", str(model)]
+        is_unpinned = bool(self._adapters) and settings.device == "cpu"
+        command = [str(settings.python), *_program(settings, is_unpinned=is_unpinned), "--model-path", str(model)]
         command += ["--host", "127.0.0.1", "--port", self.url.rsplit(":", 1)[1], "--weight-version", str(version)]
         command += cpu_arguments(settings.dtype) if settings.device == "cpu" else _gpu_arguments(settings.dtype)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *settings.arguments],
+                [*command, *self._adapters, *settings.arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(settings),
+                env=_environment(settings, is_unpinned=is_unpinned),
                 start_new_session=True,
                 preexec_fn=_die_with_host,
             )
@@ -157,21 +163,29 @@ def _check_grammars(python: Path) -> None:
         )
 
 
-def _program(settings: SglangSettings) -> list[str]:
-    return ["-m", "sglang.launch_server"] if settings.admin_key is None else [str(Path(launcher.__file__))]
+def _program(settings: SglangSettings, *, is_unpinned: bool) -> list[str]:
+    is_ours = settings.admin_key is not None or is_unpinned or settings.device == "cpu"
+    return [LAUNCHER] if is_ours else ["-m", "sglang.launch_server"]
 
 
-def _environment(settings: SglangSettings) -> dict[str, str]:
+def _environment(settings: SglangSettings, *, is_unpinned: bool) -> dict[str, str]:
     """Ours, without our settings: some are secrets that are not the server's."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("ONWARD_")}
     key = {} if settings.admin_key is None else {launcher.KEY: settings.admin_key}
-    return {**ours, **(cpu_environment() if settings.device == "cpu" else {}), **key}
+    unpinned = {launcher.UNPINNED: "1"} if is_unpinned else {}
+    return {**ours, **(cpu_environment() if settings.device == "cpu" else {}), **key, **unpinned}
 
 
 def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port where nobody listens, below the range from which the system hands out ports by itself.
+
+    The server binds it only once its model is loaded, and again each time it is started: nobody else must get it
+    meanwhile."""
+    while True:
+        port = _FIRST_PORT + secrets.randbelow(_PORTS)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def _die_with_host() -> None:

@@ -69,7 +69,7 @@ class VerifiedVersions:
         if opened.adapter is None:
             for place, shard in enumerate(opened.shards):
                 name = "model.safetensors" if len(opened.shards) == 1 else f"model-{place:05d}.safetensors"
-                _link(shard, target / name)
+                link(shard, target / name)
         else:
             check_finite(opened.shards)
             write_merged(self._base, opened, target, self._served_dtype)
@@ -107,7 +107,7 @@ def _shards(directory: Path) -> list[Path]:
     return found
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
     """Link a file if the file system can, so that it stays when the cache evicts its own."""
     try:
         os.link(source.resolve(), target)

@@ -5,15 +5,16 @@ While an experiment runs nothing is committed, so that the next controller reads
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
 
 from core import telemetry
 from core.errors import GroupBusy
-from core.events import Alarm, Completion, Purpose, Reward, Topic
-from core.ids import InferenceId, PolicyRef
+from core.events import Alarm, Completion, Purpose, Reward, Topic, VersionSpan
+from core.ids import InferenceId, Namespace, PolicyRef, SessionId, UserHash
 from core.ports import Clock, Consumer, EventLog, Record, TopicPartition
 from core.records.handling import attempt, words_of
 
@@ -29,10 +30,16 @@ class ServedTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The part of a `Completion` that judgement needs."""
 
     inference_id: InferenceId
+    session_id: SessionId
+    namespace: Namespace
+    user_id: UserHash | None
+    key_id: str | None
+    policy_versions: tuple[VersionSpan, ...]
     unit: str  # the user, or the session where there is none: what an arm is assigned to
     experiment_id: str | None
     arm: str
     arm_assigned: str
+    propensity: float = 1.0  # of the arm assigned; 1: its user is named by a ring, or there was no other arm
     version: PolicyRef | None  # of the first token
     received_at_s: float  # UTC, seconds since 1970
     workload: str
@@ -45,15 +52,26 @@ class ServedTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     empty: bool
     over_long: bool  # cut off by the limit
     not_finite: PolicyRef | None = None  # the version that computed no finite numbers for it
+    waited_for: bool = True  # False: of low priority, and as slow as others made it
+
+    @property
+    def received_at(self) -> datetime:
+        return datetime.fromtimestamp(self.received_at_s, UTC)
 
 
 def served_turn(turn: Completion) -> ServedTurn:
     return ServedTurn(
         inference_id=turn.inference_id,
+        session_id=turn.session_id,
+        namespace=turn.namespace,
+        user_id=turn.user_id,
+        key_id=turn.key_id,
+        policy_versions=turn.policy_versions,
         unit=turn.user_id or turn.session_id,
         experiment_id=turn.experiment_id,
         arm=turn.arm,
         arm_assigned=turn.arm_assigned,
+        propensity=turn.propensity,
         version=turn.policy_versions[0].version if turn.policy_versions else None,
         received_at_s=turn.received_at.timestamp(),
         workload=turn.workload,
@@ -66,6 +84,7 @@ def served_turn(turn: Completion) -> ServedTurn:
         empty=_is_empty(turn),
         over_long=turn.finish_reason == "length",
         not_finite=turn.not_finite,
+        waited_for=turn.priority == "normal",
     )
 
 
@@ -98,6 +117,11 @@ class Observations:
     @property
     def is_open(self) -> bool:
         return self._consumer is not None
+
+    @property
+    def turns(self) -> Iterable[ServedTurn]:
+        """The turns that are remembered, in the log's order."""
+        return self._turns.values()
 
     def read(self) -> bool:
         """Take what is new. Whether there may be more now; not while another controller still reads."""

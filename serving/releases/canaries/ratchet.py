@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 from core.ids import PolicyRef
 from core.operations.fleet import Experiment
+from core.store.work import View
 
 LEAST_STEPS = 2
 """One step is what the experiment itself decides on."""
 MOST_STEPS = 12
+PAST = 64
+"""Experiments: enough for the steps that are looked back on, with those that were refused in between."""
 LIKELY_STEP = 0.07
 """The size of steps, in reward, that is assumed before anything is known. A large step that is found early is mostly
 luck, and would hide the steps around it."""
@@ -59,13 +62,18 @@ def steps_to(version: PolicyRef, experiments: Iterable[Experiment]) -> tuple[Ste
     `experiments`: the newest first, as the store lists them."""
     measured: dict[PolicyRef, Step] = {}
     for each in experiments:
-        if each.verdict == "promote" and each.canary not in measured and "error" in each.figures:
+        if each.verdict in ("passed", "promote") and each.canary not in measured and "error" in each.figures:
             measured[each.canary] = Step.measured(each.control, each.figures["difference"], each.figures["error"])
     steps: list[Step] = []
     while version in measured and len(steps) < MOST_STEPS:
         steps.append(measured.pop(version))  # once: an operator may have made an earlier version live again
         version = steps[-1].before
     return tuple(steps)
+
+
+def held_against(view: View, cluster: str, live: PolicyRef) -> list[PolicyRef]:
+    """Return the earlier versions that the next canary after `live` is held against, and may lead back to."""
+    return [step.before for step in steps_to(live, view.experiments.newest(cluster, PAST, live.policy))]
 
 
 def behind(steps: Sequence[Step], errors: float, least_steps: int = LEAST_STEPS) -> Behind | None:

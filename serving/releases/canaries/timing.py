@@ -17,7 +17,8 @@ _QUANTILES = (0.5, 0.99)
 class LoopTimer:
     """Thread-safe: the log says which outcomes a version learned from, the engine when it first spoke; in any order.
 
-    A version that never served hands its outcomes on to the first of its descendants that does.
+    A version that never served hands its outcomes on to the first of its descendants that does. What is made again,
+    after turns were excluded, answers nothing: its outcomes have been answered, or waited for that.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,8 @@ class LoopTimer:
 
     def published(self, policy: PolicyVersion) -> None:
         with self._lock:
-            self._arrivals.setdefault(policy.version, (policy.parent, policy.outcome_arrivals))
+            arrivals = () if policy.again is not None else policy.outcome_arrivals
+            self._arrivals.setdefault(policy.version, (policy.parent, arrivals))
             at = self._spoke.pop(policy.version, None)
         if at is not None:
             self.first_token(policy.version, at)

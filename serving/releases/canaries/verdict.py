@@ -37,9 +37,14 @@ def judge(
     settings: CanarySettings,
     live_version: PolicyRef = UNKNOWN,
     steps: Sequence[Step] = (),
+    lacking: str | None = None,
 ) -> CanaryVerdict:
-    """Judge a canary. `steps`: those that led to the live version, the newest first."""
+    """Judge a canary. `steps`: those that led to the live version, the newest first.
+
+    While something is `lacking` for a promotion it is only taken back, or waited for."""
     found = _alone(canary, live, age_s, settings)
+    if lacking is not None and found.action == "promote":
+        return replace(found, action="wait", why=f"{found.why}; {lacking}")
     if found.action == "promote":
         step = Step.measured(live_version, found.figures["difference"], found.figures["error"])
         worse = behind((step, *steps), REFUSED_AT)

@@ -62,6 +62,10 @@ class KeptFiles:
         partial.unlink(missing_ok=True)  # where both were links to one file, renaming does nothing
         self._evict()
 
+    def forget(self, digest: str) -> None:
+        """Keep nothing of a version any more; who is being given a file of it gets it whole."""
+        shutil.rmtree(self._directory / digest, ignore_errors=True)
+
     def _evict(self) -> None:
         for partial in self._directory.glob(f"{_PARTIAL}*"):
             if time.time() - used_at(partial) / 1e9 > _SETTLED_S:  # its process has died

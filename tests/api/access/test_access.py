@@ -3,8 +3,8 @@
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from api_harness import MODEL, Service, serve, wait_for
 from console_world import policy
 from fastapi.routing import iter_route_contexts
+from made_drafts import draft
 from made_events import opening
 from starlette.routing import Mount, Route, WebSocketRoute
 
@@ -22,12 +23,16 @@ from api.app import create_app
 from core.errors import ConfigError
 from core.events import Reward
 from core.ids import Namespace, SessionId
-from core.settings import ApiSettings
+from core.operations.erasures import Erasure
+from core.operations.exclusions import Selection
+from core.operations.keys import KeyWish, make_key
+from core.settings import ApiSettings, PolicySettings
+from serving.evals.mining.folder import SuiteFolder
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "security.md"
-LINE = re.compile(r"^\| `(GET|POST|DELETE) (\S+)` \| (\S.*?) \| (\S.*?) \|$", re.MULTILINE)
+LINE = re.compile(r"^\| `(GET|POST|PUT|DELETE) (\S+)` \| (\S.*?) \| (\S.*?) \|$", re.MULTILINE)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-SCOPES = ("", "chat", "feedback", "read", "operate", "admin")
+SCOPES = ("", "chat", "feedback", "read", "operate", "audit", "admin")
 KINDS = ("same name", "another", "ada", "bob", "elsewhere")
 
 
@@ -67,10 +72,23 @@ class Made:
     session_id: str
     feedback_id: str
     alarm_id: str = "alarm-of-ours"
+    draft_id: str = "ours"
+    key_id: str = ""  # of a key of the store, one for each request
+    exclusion_id: int = 0  # of an order about ours, which is lifted once: there is one for each request
+    erasure_id: int = 0  # of an order about ours
 
 
+NUMBERS = itertools.count()
 CALLERS = [Caller(kind, scope) for kind, scope in itertools.product(KINDS, SCOPES)]
-NAMING = ("/v1/feedback", "/tabby/v1/events")  # a turn in their bodies
+OF_OURS = (
+    "/v1/alarms/{alarm_id}/ack",
+    "/v1/suite/drafts/{draft_id}",
+    "/v1/exclusions/{exclusion_id}/lift",
+    "/v1/erasures/{erasure_id}",
+    "/v1/users/{user:path}",
+)
+NOT_HERE = ("/signin/begin", "/signin/done")  # there is no identity provider: see tests/api/signin
+NAMING = ("/v1/feedback", "/tabby/v1/events", "/v1/erasures/preview")  # a turn, or its session, in their bodies
 REVIEWER = "key-of-a-reviewer"
 MAKERS = {"same name": "maker-s-key", "ada": "ada-s-own-key"}
 
@@ -86,7 +104,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     keys.append({"key": REVIEWER, "namespace": "ours", "scopes": ["feedback", "read"]})
     directory = tmp_path_factory.mktemp("access")
     (directory / "index.html").write_text("the documentation")
-    with serve(directory / "service", site=directory, keys=keys) as service:
+    drafts = SuiteFolder(directory / "suite")
+    drafts.add([draft("ours", "ours"), draft("theirs", "theirs")])
+    policies = {"leaves": PolicySettings(namespaces=("left",))}
+    with serve(directory / "service", site=directory, keys=keys, drafts=drafts, policies=policies) as service:
         yield service
 
 
@@ -138,7 +159,9 @@ def test_the_document_has_a_line_for_each_route_and_no_other(service: Service) -
     found = list(iter_route_contexts(app.routes))
     routes = {(method, route.path) for route in found for method in (route.methods or set()) - {"HEAD"}}
     written = list(lines())
-    assert {(method, path): need for method, path, need in written} == dict(ACCESS)
+    assert {(method, path): need for method, path, need in written} == {
+        line: need._replace(deed=None) for line, need in ACCESS.items()
+    }
     assert len(written) == len(ACCESS)
     assert set(ACCESS) == routes
 
@@ -168,10 +191,15 @@ def path_of(path: str, turn: Made) -> str:
         "response_id": f"resp_{turn.inference_id}",
         "version": "7",
         "name:path": "main.js",
+        "session_id:path": turn.session_id,
+        "feedback_id:path": turn.feedback_id,
         "model:path": MODEL,
         "path:path": "",
+        "user:path": turn.by if path.endswith("/consent") else f"user-of-{turn.session_id}",
+        "namespace:path": turn.session_id,
+        "policy": "leaves",
     }
-    return re.sub(r"\{([^}]+)\}", lambda found: ids[found[1]], path)
+    return re.sub(r"\{([^}]+)\}", lambda found: str(ids[found[1]]), path)
 
 
 def body_of(path: str, turn: Made) -> dict[str, Any] | None:
@@ -193,23 +221,41 @@ def body_of(path: str, turn: Made) -> dict[str, Any] | None:
         "/tabby/v1/events": {"type": "select", "completion_id": f"cmpl-{turn.inference_id}", "choice_index": 0},
         "/v1/logs": {"resourceLogs": []},
         "/v1/traces": {"resourceSpans": []},
-        "/v1/sessions/{session_id}/end": {},
+        "/v1/sessions/{session_id:path}/end": {},
         "/v1/alarms/{alarm_id}/ack": {},
+        "/v1/suite/drafts/{draft_id}": {"verdict": "edit"},
+        "/v1/exclusions/preview": {"until": "2020-01-01T00:00:00Z"},
+        "/v1/exclusions": {"until": "2020-01-01T00:00:00Z", "why": "a test"},
+        "/v1/exclusions/{exclusion_id}/lift": {"why": "a test"},
+        "/signin/end": {},
+        "/v1/keys": {"namespace": "ours", "name": "new"},
+        "/v1/keys/{key_id}/revoke": {},
+        "/v1/keys/{key_id}/rotate": {},
+        "/v1/users/{user:path}/consent": {"store": True, "why": "a test"},
+        "/v1/sessions/{session_id:path}/consent": {"store": True, "why": "a test"},
+        "/v1/erasures/preview": {"session": turn.session_id},
     }[path]
+
+
+def is_order(need: Need) -> bool:
+    """Return whether a route gives orders: here they are about the base policy, which is everybody's."""
+    return need.scope == "operate" and need.reach == "its policy's"
 
 
 def expected(path: str, need: Need, caller: Caller | None, turn: Made) -> int:
     """Return the status that the document promises."""
+    if path == "/metrics":  # of all namespaces, of which there are two
+        return 401 if caller is None else 200 if caller.scope == "admin" else 403
     if not need.key:
-        return 200
+        return 404 if path in NOT_HERE else 200
     if caller is None:
         return 401
-    if not caller.has(need.scope):
+    if not caller.has("admin" if is_order(need) else need.scope):
         return 403
     is_ours = caller.kind != "elsewhere"
-    if path == "/v1/alarms/{alarm_id}/ack":  # which is of ours
+    if path in OF_OURS or (path == "/v1/sessions/{session_id:path}" and need.scope == "operate"):
         return 200 if is_ours or caller.scope == "admin" else 404
-    if ("{" not in path and path not in NAMING) or need.reach in ("nobody's", "everybody's"):
+    if ("{" not in path and path not in NAMING) or need.reach in ("nobody's", "everybody's", "its policy's"):
         return 200
     if need.by_user:
         reaches = caller.kind not in ("ada", "bob") or caller.kind == turn.by
@@ -217,16 +263,69 @@ def expected(path: str, need: Need, caller: Caller | None, turn: Made) -> int:
         reaches = caller.kind == turn.by or caller.scope == "admin"
     else:
         reaches = caller.kind == turn.by or caller.has("read")
-    return 200 if is_ours and reaches else 404
+    has_users = path.startswith("/v1/users/")  # of every name: those who have not said anything, too
+    return 200 if (is_ours or has_users) and reaches else 404
+
+
+def ordered(service: Service) -> int:
+    with service.store.work() as work:
+        return work.exclusions.give(Selection(namespace=Namespace("ours"), until=NOW), "a test", "maker", NOW)
+
+
+def stored_key(service: Service) -> str:
+    _, kept = make_key(KeyWish(namespace=Namespace("ours"), name="stored"), "maker", NOW)
+    with service.store.work() as work:
+        work.keys.add(kept)
+    return kept.key_id
+
+
+def erasable(service: Service, turn: Made) -> Made:
+    """Return a turn of ours that may be erased, as there is one for each request, and an order that erased another."""
+    number = next(NUMBERS)
+    session, namespace = SessionId(f"to-erase-{number}"), Namespace("ours")
+    user = KeyRing(service.services.settings).user_hash(namespace, f"user-of-{session}")
+    said = made_events.completion(session, namespace=namespace, user_id=user, received_at=NOW - timedelta(days=1))
+    order = Erasure(
+        erasure_id=0,
+        namespace=namespace,
+        kind="session",
+        subject=f"another-{number}",
+        why="a test",
+        by="maker",
+        ordered_at=NOW,
+        deadline_at=NOW,
+    )
+    alone = made_events.completion(
+        SessionId(f"alone-{number}"), namespace=Namespace(session), received_at=said.received_at
+    )
+    with service.store.work() as work:
+        work.turns.put([said, alone])
+        return replace(turn, session_id=session, erasure_id=work.erasures.give(order))
 
 
 def ask(service: Service, method: str, path: str, caller: Caller | None, turn: Made) -> tuple[int, str]:
-    """Return (status, text); a stream is read until it has the newest reward."""
+    """Return (status, text), where an order that is taken counts as 200.
+
+    A stream is read until it has the newest reward."""
+    if "{exclusion_id}" in path:
+        turn = replace(turn, exclusion_id=ordered(service))
+    if "{key_id}" in path:
+        turn = replace(turn, key_id=stored_key(service))
+    if method == "DELETE" or "{erasure_id}" in path:
+        turn = erasable(service, turn) if "feedback" not in path else turn
     url, headers = path_of(path, turn), {} if caller is None else bearer(caller.key)
+    if (
+        method == "DELETE"
+        and "feedback" not in path
+        and caller is not None
+        and caller.scope == "admin"
+        and not {"namespaces", "organisations"} & set(path.split("/"))
+    ):
+        url += "?namespace=ours"
     if path != "/v1/rewards/stream":
-        body = body_of(path, turn) if method == "POST" else None
+        body = body_of(path, turn) if method in ("POST", "PUT") else None
         answer = service.http.request(method, url, json=body, headers=headers, follow_redirects=True)
-        return answer.status_code, answer.text
+        return 200 if answer.status_code in (201, 202) else answer.status_code, answer.text
     with service.http.stream(method, f"{url}?after=0", headers=headers) as stream:
         said = next(stream.iter_text())
         return stream.status_code, said

@@ -181,7 +181,7 @@ def test_rewards_page_by_page(service: Service) -> None:
 def test_the_reward_stream_goes_on_where_it_was(service: Service) -> None:
     put(service, 1)
     url = f"{service.url}/v1/rewards/stream"
-    with httpx.stream("GET", url, timeout=10) as answer, httpx.stream("GET", url, timeout=10) as other:
+    with httpx.stream("GET", url, timeout=60) as answer, httpx.stream("GET", url, timeout=60) as other:
         lines, others = answer.iter_lines(), other.iter_lines()
         assert [next(lines), next(others)] == [": open"] * 2
         put(service, 2, 3)
@@ -190,15 +190,15 @@ def test_the_reward_stream_goes_on_where_it_was(service: Service) -> None:
     assert [event["inference_id"] for _, event in seen] == ["i2", "i3"]
     put(service, 4)
     resume = {"Last-Event-ID": str(seen[0][0])}
-    with httpx.stream("GET", url, headers=resume, timeout=10) as answer:
+    with httpx.stream("GET", url, headers=resume, timeout=60) as answer:
         again = events(answer.iter_lines(), 2)
     assert [event["inference_id"] for _, event in again] == ["i3", "i4"]
     assert all(a < b for (a, _), (b, _) in pairwise(seen + again[1:]))
-    assert httpx.get(url, headers={"Last-Event-ID": "x"}).status_code == 400
+    assert httpx.get(url, headers={"Last-Event-ID": "x"}, timeout=60).status_code == 400
 
 
 def test_the_stream_survives_a_store_that_is_away(service: Service) -> None:
-    with httpx.stream("GET", f"{service.url}/v1/rewards/stream", timeout=10) as answer:
+    with httpx.stream("GET", f"{service.url}/v1/rewards/stream", timeout=60) as answer:
         lines = answer.iter_lines()
         next(lines)
         service.store.broken = True
@@ -251,13 +251,18 @@ def test_the_document_describes_it_all(service: Service) -> None:
         "/v1/models/{model}", "/v1/policies", "/v1/releases", "/v1/experiments", "/v1/rewards", "/v1/rewards/stream",
         "/v1/rewards/{inference_id}",
         *(f"/v1/policies/{{version}}/{kind}" for kind in ("promote", "rollback", "hold", "unhold", "pin", "unpin")),
-        "/v1/turns/{inference_id}", "/v1/curves", "/v1/behaviour", "/v1/stages",
+        "/v1/turns/{inference_id}", "/v1/curves", "/v1/behaviour", "/v1/frontier", "/v1/stages",
         "/v1/sessions", "/v1/clients", "/v1/improvement", "/v1/serving",
         "/v1/sessions/{session_id}", "/v1/sessions/{session_id}/end", "/v1/fleet", "/v1/status", "/healthz", "/readyz",
         "/health", "/metrics", "/v1/outcomes", "/v1/feedback/batch", "/v1/continue/data",
         "/tabby/v1/completions", "/tabby/v1/events", "/tabby/v1/health", "/tabby/v1beta/server_setting",
-        "/v1/logs", "/v1/traces",
-        "/v1/alarms", "/v1/alarms/{alarm_id}/ack",
+        "/v1/logs", "/v1/traces", "/v1/costs",
+        "/v1/alarms", "/v1/alarms/{alarm_id}/ack", "/v1/suite/drafts", "/v1/suite/drafts/{draft_id}",
+        "/v1/exclusions", "/v1/exclusions/preview", "/v1/exclusions/{exclusion_id}/lift",
+        "/v1/erasures", "/v1/erasures/{erasure_id}", "/v1/erasures/preview", "/v1/users/{user}",
+        "/v1/namespaces/{namespace}", "/v1/organisations", "/v1/organisations/{policy}", "/v1/clusters",
+        "/v1/users/{user}/consent", "/v1/sessions/{session_id}/consent",
+        "/v1/audit", "/v1/audit/head", "/v1/quotas", "/v1/keys", "/v1/keys/{key_id}/revoke", "/v1/keys/{key_id}/rotate",
     }  # fmt: skip
     chat = document["components"]["schemas"]["ChatBody"]
     assert chat["additionalProperties"] is False

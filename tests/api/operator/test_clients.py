@@ -1,18 +1,20 @@
 """What `/v1/clients` and `/v1/serving` say after real requests of several clients in several protocols."""
 
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from api_harness import MODEL, Service, wait_for
+from api_harness import MODEL, Service, serve, wait_for
 from console_world import turn
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from api.operator.figures.counts import quantile_of
 from core import telemetry
 from core.clock import ManualClock
-from onward.directory.layout import Layout
+from core.reward_spec import load_reward_spec
+from onward.directory.layout import SHIPPED_REWARDS, Layout
 from onward.wiring.disk import disk_of
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -20,12 +22,14 @@ OPENAI, ANTHROPIC, LLAMA = "OpenAI/Python 1.2", "Anthropic/Python 0.3", "llama.v
 
 
 @pytest.fixture(autouse=True)
-def refused(monkeypatch: pytest.MonkeyPatch) -> Counter:
-    """Replace the counter by a fresh one, since other tests of this process have counted too."""
-    fresh = Counter("refused", "", ("client", "protocol", "code"), registry=None)
-    monkeypatch.setattr("api.access.clients.REFUSED_REQUESTS", fresh)
-    monkeypatch.setattr("api.operator.figures.clients.REFUSED_REQUESTS", fresh)
-    return fresh
+def counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the counters by fresh ones, since other tests of this process have counted too."""
+    refused = Counter("refused", "", ("namespace", "client", "protocol", "code"), registry=None)
+    unjoined = Counter("unjoined", "", ("namespace", "source", "reason"), registry=None)
+    for place, fresh in (("api.access.clients", refused), ("api.feedback.reports.report", unjoined)):
+        name = "REFUSED_REQUESTS" if fresh is refused else "UNJOINED_EVENTS"
+        monkeypatch.setattr(f"{place}.{name}", fresh)
+        monkeypatch.setattr(f"api.operator.figures.clients.{name}", fresh)
 
 
 def rows(service: Service, **query: Any) -> dict[tuple[str, str], dict[str, Any]]:
@@ -82,17 +86,18 @@ def test_it_looks_at_the_newest_turns_alone(service: Service) -> None:
     assert service.get("/v1/clients?limit=1").json()["error"]["param"] == "limit"
 
 
-def test_events_that_were_joined_to_no_turn_are_told_by_source(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(telemetry, "REGISTRY", CollectorRegistry())
-    assert service.get("/v1/clients").json()["unjoined"] == {}
-    labels = ("source", "reason")
-    counter = Counter("onward_unjoined_events", "", labels, registry=telemetry.REGISTRY)
-    counter.labels("vscode", "no_session").inc(3)
-    counter.labels("codex", "no_turn").inc()
-    found = service.get("/v1/clients").json()["unjoined"]
-    assert found == {"vscode": {"no_session": 3}, "codex": {"no_turn": 1}}
+def test_each_namespace_is_told_its_own_alone(tmp_path: Path) -> None:
+    keys = [{"key": f"key-of-{name}", "namespace": name, "scopes": ["admin"]} for name in ("acme", "globex")]
+    acme, globex = ({"authorization": f"Bearer key-of-{name}", "user-agent": OPENAI} for name in ("acme", "globex"))
+    event = {"name": "editOutcome", "data": {"accepted": True}}
+    with serve(tmp_path / "service", spec=load_reward_spec(SHIPPED_REWARDS), keys=keys) as service:
+        service.chat("hi", headers=acme, functions=[{}])
+        service.chat("hi", headers={"authorization": "Bearer of-nobody"})
+        assert service.http.post("/v1/continue/data", json=event, headers=acme).json()["reason"] == "no_id"
+        own, other = (service.http.get("/v1/clients", headers=who).json() for who in (acme, globex))
+        assert [(row["client"], row["refused"]) for row in own["data"]] == [("openai-python", {"unsupported": 1})]
+        assert own["unjoined"] == {"continue": {"no_id": 1}}
+        assert (other["data"], other["unjoined"]) == ([], {})
 
 
 # ------------------------------------------------------------------------------------------------ speed and size
@@ -115,11 +120,18 @@ def test_serving_says_how_fast_turns_are(service: Service) -> None:
 
 def test_the_queue_is_that_of_an_engine_in_this_process(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Histogram("waits", "", buckets=(0.1, 0.2, 0.4), registry=None)
+    waiting = Gauge("waiting", "", registry=None)
+    waiting.set(math.nan)
     monkeypatch.setattr(telemetry, "QUEUE_SECONDS", waits)
+    monkeypatch.setattr(telemetry, "WAITING_REQUESTS", waiting)
     assert service.get("/v1/serving").json()["queue"] is None
     for wait_s in (0.05, 0.15, 0.3, 0.9):
         waits.observe(wait_s)
-    assert service.get("/v1/serving").json()["queue"]["wait_s"] == {"p50": pytest.approx(0.2), "p99": 0.4}
+    queue = service.get("/v1/serving").json()["queue"]
+    assert queue["wait_s"] == {"p50": pytest.approx(0.2), "p99": 0.4}
+    assert queue["waiting"] is None, "an engine elsewhere does not tell"
+    waiting.set(2)
+    assert service.get("/v1/serving").json()["queue"]["waiting"] == 2
 
 
 def test_a_quantile_lies_within_its_bucket() -> None:

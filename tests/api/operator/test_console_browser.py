@@ -2,20 +2,33 @@
 
 import os
 import re
+from collections.abc import Callable
 
 import msgspec
 import pytest
 from api_harness import Service
-from console_pages import ADMIN, LIVE, READER, START, OpenPage, chromium, open_page, world
+from console_pages import ADMIN, ANOTHERS, LIVE, READER, START, OpenPage, chromium, open_page, world
 from console_world import SCRIPT, TURNS, VERSIONS, inference_id, reward, turn
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from core.ids import SessionId
 
 __all__ = ["chromium", "open_page", "world"]  # fixtures
 
-VIEWS = ("rewards", "curves", "releases", "alarms", "health", "sessions", "clients")
+VIEWS = (
+    "rewards",
+    "curves",
+    "releases",
+    "alarms",
+    "health",
+    "sessions",
+    "clients",
+    "drafts",
+    "accounts",
+    "organisations",
+)
 WIDTHS = (400, 1600)
+FIRST, SECOND = "session-00003", "session-00004"
 
 
 def test_it_is_there_within_a_second(open_page: OpenPage) -> None:
@@ -40,9 +53,12 @@ def test_every_view_fits_its_window(open_page: OpenPage, width: int) -> None:
         "health": "#serving .card",
         "sessions": "#session-list .row",
         "clients": "#client-rows td + td",
+        "drafts": "#draft-list .draft",
+        "accounts": "#quota-rows td",
+        "organisations": "#organisation-rows td + td",
     }
     for number, view in enumerate(VIEWS, 1):
-        page.keyboard.press(str(number))
+        page.keyboard.press(str(number % 10))
         page.wait_for_selector(f"#{view} {shown[view]}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
         assert page.locator("main > section:visible").count() == 1
@@ -108,6 +124,7 @@ def test_the_filter_leaves_what_matches(open_page: OpenPage) -> None:
         assert "rejected" in text
     page.locator("#filter").fill("nobody said this")
     expect(page.locator("#stream")).to_have_text("none of these match")
+    expect(page.locator("#shown")).to_have_text("0 of 200 rewards")
     page.locator("#filter").fill("")
     page.locator("#older").click()
     expect(page.locator(".reward").nth(TURNS + TURNS // 8 - 1)).to_be_attached()
@@ -136,7 +153,7 @@ def test_curves_say_their_values(open_page: OpenPage) -> None:
     expect(page.locator("#learner-charts canvas")).to_have_count(15)
     by_term = page.locator("#learner-charts figure", has_text="Loss")
     expect(by_term.locator(".entry")).to_have_text(
-        ["loss 0.00", "policy 0.167", "KL 0.333", "entropy 0.500", "KTO 3.83"]
+        ["loss 0.00", "policy 0.167", "KL 0.333", "entropy 0.500", "KTO 3.83", "texts –", "words –"]
     )
     time_spent = page.locator("figure", has_text="The learner's time")
     expect(time_spent.locator(".entry").first).to_have_text("waiting 25.0 %")
@@ -194,6 +211,60 @@ def test_a_search_that_is_refused_says_why(open_page: OpenPage) -> None:
     expect(page.locator("#problem")).to_contain_text("since: must be a time")
     page.locator("#session-search").fill("since:2026-01-01")
     expect(page.locator("#problem")).to_be_hidden()
+
+
+def go(hash_: str) -> Callable[[Page], None]:
+    return lambda page: page.evaluate("to => { location.hash = to; }", hash_)
+
+
+def search(words: str) -> Callable[[Page], None]:
+    return lambda page: page.locator("#session-search").fill(words)
+
+
+@pytest.mark.parametrize(
+    ("first", "asked", "second", "shown", "text"),
+    [
+        (go(f"session/{FIRST}"), rf"/v1/sessions/{FIRST}", go(f"session/{SECOND}"), "#tree h2", SECOND),
+        (go(f"turn/{inference_id(7)}"), "/v1/turns/", go(f"turn/{inference_id(8)}"), "#story .tokens", "sum of 8"),
+        (search(FIRST), rf"/v1/sessions\?session={FIRST}", search(SECOND), "#session-list .row", SECOND),
+    ],
+    ids=["a session", "a turn", "a search"],
+)
+def test_the_answer_to_what_was_asked_before_is_not_shown(
+    open_page: OpenPage,
+    first: Callable[[Page], None],
+    asked: str,
+    second: Callable[[Page], None],
+    shown: str,
+    text: str,
+) -> None:
+    held: list[Route] = []
+    page = open_page("#sessions")
+    page.wait_for_selector("#session-list .row")
+    page.route(re.compile(asked), lambda route: held.append(route), times=1)
+    first(page)
+    while not held:
+        page.wait_for_timeout(10)
+    second(page)
+    expect(page.locator(shown)).to_have_count(1)
+    expect(page.locator(shown)).to_contain_text(text)
+    with page.expect_response(held[0].request.url) as late:
+        held[0].continue_()
+    late.value.finished()
+    page.wait_for_timeout(300)  # whatever the page makes of it
+    expect(page.locator(shown)).to_have_count(1)
+    assert text in (page.locator(shown).text_content() or "")
+
+
+def test_what_is_open_is_refused_under_a_key_that_may_not_see_it(open_page: OpenPage) -> None:
+    page = open_page(f"#session/{FIRST}")
+    expect(page.locator("#tree .row")).to_have_count(3)
+    page.locator("#key").fill(ANOTHERS)
+    page.keyboard.press("Tab")
+    expect(page.locator("#tree")).to_contain_text(f"no session {FIRST}")
+    expect(page.locator("#tree .row")).to_have_count(0)
+    page.keyboard.press("Escape")
+    expect(page.locator("#session-list")).to_contain_text("no sessions")
 
 
 def test_a_session_that_forks_is_drawn_as_a_tree(open_page: OpenPage, world: Service) -> None:

@@ -1,17 +1,24 @@
 """The console at `/` in a real browser, over a real store: what an operator decides by, and does."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 from api_harness import Service, serve
 from console_pages import ADMIN, READER, START, OpenPage, chromium, give, open_page, world
 from console_world import SCRIPT, VERSIONS, put_rewarded, some_good
 from made_events import opening
 from playwright.sync_api import expect
 
-from core.ids import base_ref
+from core.clock import ManualClock
+from core.ids import Namespace, PolicyName, base_ref
+from core.operations.costs import LEARNER, Payer, Used
+from core.settings import CostSettings
 
+HALF_AN_HOUR = Used(learner_ms=1_800_000)
 __all__ = ["chromium", "open_page", "world"]  # fixtures
 
 
@@ -54,14 +61,36 @@ def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_p
         page.close()
 
 
+@contextmanager
+def tried_in_rings(world: Service, *rings: str) -> Iterator[None]:
+    """Let the running canary be in these rings meanwhile."""
+    with world.store.look() as view:
+        running = view.experiments.running("local")
+    assert running is not None
+    try:
+        with world.store.work() as work:
+            work.experiments.put(msgspec.structs.replace(running, rings=rings))
+        yield
+    finally:
+        with world.store.work() as work:
+            work.experiments.put(running)
+
+
 def test_an_operator_promotes_and_rolls_back_and_nobody_refused_does(open_page: OpenPage, world: Service) -> None:
     page = open_page("#releases")
     expect(page.locator("#canary")).to_contain_text(f"Version {VERSIONS} against {VERSIONS - 1} for 20.0 % of users")
+    with tried_in_rings(world, "staff", "early"):
+        page.reload()
+        tried = f"Version {VERSIONS} against {VERSIONS - 1} for ring early, after staff, with 20.0 % of users"
+        expect(page.locator("#canary")).to_contain_text(tried)
+        expect(page.locator(".version", has_text=f"version {VERSIONS}").locator(".state").nth(1)).to_have_text(
+            "ring early"
+        )
     proposed = page.locator(".version", has_text=f"version {VERSIONS}")
     expect(proposed).to_contain_text("proposed: pass: no worse by 5.0%")
     proposed.locator("button", has_text="promote").click()
     give(page, "it is better", READER)
-    expect(page.locator("#order-problem")).to_have_text("this API key lacks the scope admin")
+    expect(page.locator("#order-problem")).to_have_text("this API key lacks the scope operate")
     give(page, "it is better", ADMIN)
     expect(page.locator("#order")).to_be_hidden()
     page.locator(".version", has_text="version 2").locator("button", has_text="roll back to").click()
@@ -119,3 +148,18 @@ def test_alarms_are_told_and_acknowledged(open_page: OpenPage, world: Service) -
     with world.store.look() as view:
         (known,) = view.alarms.that_are_open()
     assert (known.state, known.note) == ("acknowledged", "a new prompt")
+
+
+def test_what_organisations_cost_is_told(open_page: OpenPage, tmp_path: Path) -> None:
+    costs = CostSettings(currency="EUR", output=2.0, learner_hour=3.0)
+    acme = Payer("2026-01", Namespace("acme"), PolicyName("acme"))
+    keys = ({"key": ADMIN, "name": "ada", "namespace": "default", "scopes": ("admin",)},)
+    with serve(tmp_path / "of-its-own", keys=keys, costs=costs, clock=ManualClock(START)) as service:
+        with service.store.work() as work:
+            work.costs.add({acme: Used(1200, 5, 1_000_000, 0, 2048), acme._replace(namespace=LEARNER): HALF_AN_HOUR})
+        page = open_page("#accounts", of=service, key=ADMIN)
+        expect(page.locator("#cost-total")).to_have_text("3.50 EUR in 2026-01")
+        cells = [row.locator("td").all_inner_texts() for row in page.locator("#cost-rows tr").all()]
+        assert [(row[0], row[1], row[-1]) for row in cells] == [("learner", "acme", "1.50"), ("acme", "acme", "2.00")]
+        assert cells[0][6] == "0.50 h"
+        page.close()

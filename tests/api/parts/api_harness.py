@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,14 +25,28 @@ from api.access.services import ApiServices
 from api.app import create_app
 from api.http.connections import bounded_protocol
 from api.live_state.memory import MemoryLiveState
+from core.blobs import FsspecBlobs
 from core.clock import SystemClock
 from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Completion, Event, Outcome, Topic
-from core.ids import InferenceId
+from core.ids import BASE, InferenceId, Namespace, PolicyName
+from core.operations.drafts import Drafts
 from core.operations.fleet import LIVE, Assignment, Order
-from core.ports import LiveState, Policy, Position, Renderer
+from core.ports import Clock, LiveState, Policy, Position, Renderer
+from core.records.audit_head import HeadFile
+from core.records.clusters import ClusterStanding
 from core.reward_spec import RewardSpec
-from core.settings import ApiSettings, ConnectionSettings, IngestSettings
+from core.settings import (
+    ApiSettings,
+    AuditSettings,
+    ConnectionSettings,
+    CostSettings,
+    IngestSettings,
+    PolicySettings,
+    PrivacySettings,
+    QuotaSettings,
+)
+from core.settings.policies import EMPTY
 from core.store import SqlStore, open_sqlite
 from core.store.database import tables
 from core.store.work import View, Work
@@ -40,7 +54,8 @@ from ingest.sqlite.log import SqliteEventLog
 from ingest.writer import Writer
 
 MODEL = "scripted"
-WAIT_S = 10
+WAIT_S = 60
+_ENDS_S = 10  # a server that has no request left
 _SEND_BUFFER = 16 << 10  # of the system, for each connection: so small that what nobody reads soon fills it
 SPEC = RewardSpec.model_validate(
     {
@@ -48,6 +63,7 @@ SPEC = RewardSpec.model_validate(
             "accepted": {"type": "boolean", "weight": 1},
             "edited": {"type": "number", "weight": 0.5, "minimum": 0, "maximum": 1, "measure": "kept"},
             "edit_distance": {"type": "number", "weight": 0.5, "measure": "distance", "optimize": "min"},
+            "demonstration": {"type": "demonstration"},
             "survived_1h": {"type": "number", "weight": 0.5, "minimum": 0, "maximum": 1, "measure": "survived"},
             "plan_useful": {"type": "boolean", "weight": 0.5, "level": "inference"},
             "shipped": {"type": "boolean", "weight": 0.5, "level": "session"},
@@ -60,12 +76,11 @@ SPEC = RewardSpec.model_validate(
 
 def wait_for(condition: Callable[[], Any], what: str = "the condition") -> Any:
     deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what} did not come true within {WAIT_S} s")
         time.sleep(0.005)
-    pytest.fail(f"{what} did not come true within {WAIT_S} s")
+    return value
 
 
 class BreakableLog:
@@ -91,6 +106,7 @@ class BreakableStore:
         self._store = store
         self.begin = store.begin
         self.broken = False
+        self.read_only = False
         self.looks = 0
 
     def look(self) -> AbstractContextManager[View]:
@@ -100,6 +116,8 @@ class BreakableStore:
         return self._store.look()
 
     def work(self) -> AbstractContextManager[Work]:
+        if self.read_only:
+            raise StoreUnavailable("the store takes nothing")
         return self._store.work()
 
     def wake(self, woken: threading.Event) -> None:
@@ -119,9 +137,13 @@ class ScriptedTraffic:
 
     assignment: Assignment = LIVE
     units: list[str] = field(default_factory=list)
+    policies: list[PolicyName] = field(default_factory=list)
+    namespaces: list[Namespace | None] = field(default_factory=list)
 
-    def assign(self, unit: str) -> Assignment:
+    def assign(self, unit: str, policy: PolicyName = BASE, namespace: Namespace | None = None) -> Assignment:
         self.units.append(unit)
+        self.policies.append(policy)
+        self.namespaces.append(namespace)
         return self.assignment
 
 
@@ -244,7 +266,7 @@ def running(*apps: Any, connections: ConnectionSettings | None = None, port: int
     finally:
         for server in servers:
             server.should_exit = True
-        thread.join(WAIT_S)
+        thread.join(_ENDS_S)
         for listener in listeners:
             listener.close()
 
@@ -292,9 +314,29 @@ def serve(
     policy: Policy | None = None,
     port: int = 0,
     spec: RewardSpec = SPEC,
+    drafts: Drafts | None = None,
+    policies: Mapping[str, PolicySettings] = EMPTY,
+    audit: AuditSettings | None = None,
+    opened: SqlStore | None = None,
+    quotas: QuotaSettings | None = None,
+    costs: CostSettings | None = None,
+    clock: Clock | None = None,
+    privacy: PrivacySettings | None = None,
+    clusters: Callable[[], Sequence[ClusterStanding]] = tuple,
     **settings: Any,
 ) -> Iterator[Service]:
     parts: dict[str, Any] = {"reader": reader, "site": site, "policy": policy, "port": port, "spec": spec}
+    parts |= {
+        "drafts": drafts,
+        "policies": policies,
+        "audit": audit,
+        "opened": opened,
+        "quotas": quotas,
+        "costs": costs,
+        "clock": clock,
+        "privacy": privacy,
+        "clusters": clusters,
+    }
     with serve_replicas(directory, 1, renderer, **parts, **settings) as (service,):
         yield service
 
@@ -310,39 +352,61 @@ def serve_replicas(
     policy: Policy | None = None,
     port: int = 0,
     spec: RewardSpec = SPEC,
+    drafts: Drafts | None = None,
+    policies: Mapping[str, PolicySettings] = EMPTY,
+    audit: AuditSettings | None = None,
+    opened: SqlStore | None = None,
+    quotas: QuotaSettings | None = None,
+    costs: CostSettings | None = None,
+    clock: Clock | None = None,
+    privacy: PrivacySettings | None = None,
+    clusters: Callable[[], Sequence[ClusterStanding]] = tuple,
+    is_edge: bool = False,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Serve applications that share log and store and, unless each is given one, the live state.
+
+    The store is a file in the directory, unless one is given that is `opened`.
 
     Each has a scripted model of its own, unless a `policy` answers."""
     directory.mkdir(exist_ok=True)
     ingest = IngestSettings(poll_s=0.005)
     real_log = SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s)
-    real_store = open_sqlite(directory / "store.db")
+    real_store = opened or open_sqlite(directory / "store.db")
     log, store = BreakableLog(real_log), BreakableStore(real_store)
     states_of: Sequence[Any] = live_states or [ForgetfulLiveState()] * count
     states = {"writer": "ok"}
     traffic, orders = ScriptedTraffic(), ScriptedController(real_store)
-    policies = [ScriptedPolicy() for _ in range(count)]
+    models = [ScriptedPolicy() for _ in range(count)]
     parts = [
         ApiServices(
             settings=ApiSettings(**settings),
+            privacy=privacy or PrivacySettings(),
             log=log,
             store=store,
+            blobs=FsspecBlobs(directory / "blobs"),
             live_state=live_state,
             policy=policy or scripted,
             renderer=renderer or ByteRenderer(),
             spec=spec,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             model_name=MODEL,
             cluster="local",
             readiness=lambda: states,
             traffic=traffic,
             reader=reader,
             site=site,
+            drafts=drafts,
+            policies=policies,
+            clusters=clusters,
+            is_edge=is_edge,
+            audit=audit or AuditSettings(),
+            quotas=quotas or QuotaSettings(),
+            costs=costs or CostSettings(),
+            head=HeadFile(directory / "head.json"),
             readers={"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS},
         )
-        for scripted, live_state in zip(policies, states_of, strict=True)
+        for scripted, live_state in zip(models, states_of, strict=True)
     ]
     on = Switch()
     on.set()
@@ -356,7 +420,7 @@ def serve_replicas(
             https = [clients.enter_context(_client(url)) for url in urls]
             yield [
                 Service(url, services, policy, log, store, live_state, states, traffic, orders, on, http, clients)
-                for url, services, policy, live_state, http in zip(urls, parts, policies, states_of, https, strict=True)
+                for url, services, policy, live_state, http in zip(urls, parts, models, states_of, https, strict=True)
             ]
     finally:
         real_log.close()

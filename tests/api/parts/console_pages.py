@@ -8,15 +8,18 @@ import pytest
 from api_harness import Service, serve
 from browser import running_browser
 from console_world import VERSIONS, fill
+from made_drafts import draft
 from playwright.sync_api import Browser, Page
 
 from core.ids import base_ref
+from serving.evals.mining.folder import SuiteFolder
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
-READER, ADMIN = "key-that-reads", "key-of-the-admin"
+READER, ADMIN, ANOTHERS = "key-that-reads", "key-of-the-admin", "key-of-anothers-admin"
 KEYS = (
     {"key": READER, "namespace": "default", "scopes": ("read",)},
     {"key": ADMIN, "name": "ada", "namespace": "default", "scopes": ("admin",)},
+    {"key": ANOTHERS, "name": "eve", "namespace": "other", "scopes": ("admin",)},
 )
 LIVE = VERSIONS - 1
 REFUSED = "Failed to load resource: the server responded with a status of 4"
@@ -25,7 +28,10 @@ OpenPage = Callable[..., Page]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with serve(tmp_path_factory.mktemp("console") / "service", keys=KEYS) as service:
+    folder = tmp_path_factory.mktemp("console")
+    drafts = SuiteFolder(folder / "suite")
+    drafts.add(map(draft, ("one", "two", "three")))
+    with serve(folder / "service", keys=KEYS, drafts=drafts) as service:
         fill(service.store, START)
         service.policy.live_version = base_ref(LIVE)
         yield service
@@ -50,7 +56,7 @@ def open_page(world: Service, chromium: Browser, request: pytest.FixtureRequest)
         contexts.append(context)
         context.add_init_script(f"sessionStorage.setItem('onward-key', {key!r})")
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.on("console", lambda said: errors.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{of.url}/{path}")
@@ -65,4 +71,5 @@ def open_page(world: Service, chromium: Browser, request: pytest.FixtureRequest)
 def give(page: Page, why: str, key: str) -> None:
     page.locator("#why").fill(why)
     page.locator("#admin-key").fill(key)
+    page.locator("#admin-key").blur()
     page.locator("#order-do").click()

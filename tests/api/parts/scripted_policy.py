@@ -10,7 +10,7 @@ from byte_renderer import END, ids
 
 from core.errors import EngineUnavailable, InvalidRequest
 from core.events import FinishReason, Sampling
-from core.ids import base_ref
+from core.ids import BASE, PolicyName, PolicyRef, base_ref
 from core.ports import GenerateRequest, TokenChunk
 
 
@@ -49,6 +49,9 @@ class ScriptedPolicy:
         self.requests: list[GenerateRequest] = []
         self.closed = threading.Event()  # a request was given up
         self.running = 0
+
+    def live_of(self, policy: PolicyName) -> PolicyRef:
+        return self.live_version if policy == BASE else PolicyRef(policy, self.live_version.version)
 
     def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
         reasons = []
@@ -92,7 +95,7 @@ class ScriptedPolicy:
             yield TokenChunk(
                 token_ids=tuple(part),
                 logprobs=() if script.without_logprobs else logprobs,
-                version=base_ref(script.versions[number]) if script.versions else self.live_version,
+                version=base_ref(script.versions[number]) if script.versions else self.live_of(request.policy),
                 top_logprobs=tops if request.top_logprobs else (),
                 finish_reason=finish if start == starts[-1] else None,
                 replica="scripted",

@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from api_harness import Service
+from api_harness import Service, wait_for
 from scripted_policy import says
 
+from api.access.quotas.limits import TURNS
 from api.turns.histories.retold import marks_in
 from api.turns.sessions import marks_shown
+from core.clock import ManualClock
 from core.events import Completion
 
 LONG = "It greets whoever calls it, and returns the number 1."
@@ -27,6 +30,11 @@ def assistant(text: str) -> dict[str, str]:
 
 def system(text: str) -> dict[str, str]:
     return {"role": "system", "content": text}
+
+
+def counted(service: Service, turn: Completion) -> int:
+    """Return how many of its namespace's turns are logged and remembered: one that failed still is, once answered."""
+    return asyncio.run(service.live_state.counts(turn.namespace)).counts.get(TURNS, 0)
 
 
 def ask(service: Service, *messages: Any, **options: Any) -> Completion:
@@ -97,6 +105,36 @@ def test_a_retry_shares_session_and_group_with_the_first_try(service: Service) -
     assert other.group_id != first.group_id
 
 
+@pytest.mark.parametrize("finish", ["stop", "error"])
+def test_a_retry_joins_no_answer_that_ended_long_ago(make_service: Callable[..., Service], finish: str) -> None:
+    """Its own first try was refused, of which no turn is logged: a new conversation may open with the same words."""
+    clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+    service = make_service(clock=clock)
+    tries = 1 if finish == "stop" else 2  # the service asks the engine once more for itself
+    service.policy.scripts += [says("hello", fails_at=None if finish == "stop" else 3)] * tries
+    service.chat("a")
+    wait_for(lambda: len(service.all_turns()) == tries, "all tries in the store")
+    first = service.all_turns()[0]
+    assert first.finish_reason == finish
+    wait_for(lambda: counted(service, first) == tries, "all tries in live state, where the retry finds them")
+    clock.advance(590)
+    soon = ask(service, "a", headers={"x-stainless-retry-count": "1"})
+    assert (soon.session_id, soon.group_id) == (first.session_id, first.group_id)
+    clock.advance(610)
+    late = ask(service, "a", headers={"x-stainless-retry-count": "1"})
+    assert late.session_id != first.session_id
+    assert late.group_id != first.group_id
+
+
+def test_a_retry_joins_no_answer_that_was_gone_on_from(service: Service) -> None:
+    service.policy.scripts.append(says("one"))
+    first = ask(service, "a")
+    ask(service, user("a"), assistant("one"), user("b"))
+    again = ask(service, "a", headers={"x-stainless-retry-count": "1"})
+    assert again.session_id != first.session_id
+    assert again.group_id != first.group_id
+
+
 def test_a_retry_in_another_session_is_a_request_of_its_own(service: Service) -> None:
     first = ask(service, "a", headers={"x-session-id": "s1"})
     again = ask(service, "a", headers={"x-session-id": "s2", "x-stainless-retry-count": "1"})
@@ -132,7 +170,7 @@ def test_words_in_a_given_session_are_no_marks_outside_it(service: Service) -> N
 def test_very_many_calls_are_few_marks() -> None:
     calls = [{"id": f"c{n}", "function": {"name": "f", "arguments": "{}"}} for n in range(40_000)]
     history = [user("Go on"), {"role": "assistant", "content": "", "tool_calls": calls}] * 20
-    assert 16 <= len(marks_in(None, None, history)) <= 16 * 16 + 16
+    assert 16 <= len(marks_in(None, [None], history)) <= 16 * 16 + 16
 
 
 def test_a_header_that_is_no_text_is_no_hint(service: Service) -> None:

@@ -1,6 +1,7 @@
 """The Python client against the service: sessions, answers, feedback, and what the service refuses."""
 
 import asyncio
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from api_harness import MODEL, Service, serve, wait_for
+from api_harness import MODEL, WAIT_S, Service, serve, wait_for
 from onward_client import AsyncOnward, Onward, QueueFull, RequestRefused, Unreachable, inference_id_of
+from onward_client.delivery import Later, Rejected, Verdict, verdict_on
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -19,7 +21,7 @@ def test_an_answer_and_feedback_on_it(service: Service, tmp_path: Path) -> None:
         session = onward.session(workload="fix", learn=False)
         answer = session.openai().chat.completions.create(model=MODEL, messages=HI)  # type: ignore[call-overload]
         feedback_id = onward.feedback(answer, "accepted", True, tags={"view": "diff"})
-        assert onward.flush() == 0
+        assert onward.flush(WAIT_S) == 0
     turn = service.turn(inference_id_of(answer))
     assert (turn.session_id, turn.workload, turn.learn) == (session.session_id, "fix", False)
     assert turn.harness_version == "editor/1.0"
@@ -89,6 +91,25 @@ def test_each_of_several_choices_is_an_inference_of_its_own(service: Service) ->
     assert {outcome.inference_id for outcome in outcomes} == {inference_id_of(choice) for choice in answer.choices}
 
 
+def test_each_chunk_of_several_choices_is_of_one_of_them(service: Service) -> None:
+    """Their `id` is of all choices together, and feedback that names it is refused for good."""
+    usage: Any = {"stream_options": {"include_usage": True}}
+    client = service.client()
+    for several in (
+        client.completions.create(model=MODEL, prompt="x", n=2, stream=True, **usage),
+        client.chat.completions.create(model=MODEL, messages=HI, n=2, stream=True, **usage),  # type: ignore[call-overload]
+    ):
+        *chunks, last = several
+        named = {(chunk.choices[0].index, inference_id_of(chunk)) for chunk in chunks}
+        assert sorted(index for index, _ in named) == [0, 1]
+        assert all(service.turn(inference_id).inference_id == inference_id for _, inference_id in named)
+        with pytest.raises(ValueError, match="name one of its choices"):
+            inference_id_of(last)
+    *chunks, before, last = client.completions.create(model=MODEL, prompt="x", stream=True, **usage)
+    assert not any("onward" in (chunk.choices[0].model_extra or {}) for chunk in chunks), "its id says it"
+    assert len({inference_id_of(chunk) for chunk in (*chunks, before, last)}) == 1
+
+
 def test_feedback_is_amended_and_withdrawn_in_order(service: Service) -> None:
     with Onward(service.url) as onward:
         session = onward.session()
@@ -97,11 +118,11 @@ def test_feedback_is_amended_and_withdrawn_in_order(service: Service) -> None:
         second = onward.feedback(answer, "edited", 0.5, supersedes=first)
         of_session = onward.session_feedback(session, "rating", 1)
         onward.withdraw(of_session)
-        assert onward.flush() == 0
+        assert onward.flush(WAIT_S) == 0
         assert onward.refused() == []
     for feedback_id, status in ((first, "superseded"), (second, "recorded"), (of_session, "withdrawn")):
         path = f"/v1/feedback/{feedback_id}"
-        wait_for(lambda path=path, status=status: service.get(path).json()["status"] == status, f"{path} {status}")
+        wait_for(lambda path=path, status=status: service.get(path).json().get("status") == status, f"{path} {status}")
 
 
 def test_what_the_service_refuses_is_told_and_holds_up_nothing(
@@ -112,7 +133,7 @@ def test_what_the_service_refuses_is_told_and_holds_up_nothing(
         answer = onward.session().openai().completions.create(model=MODEL, prompt="x")
         wrong = onward.feedback(answer, "no_such_metric", True)
         right = onward.feedback(answer, "accepted", True)
-        assert onward.flush() == 0
+        assert onward.flush(WAIT_S) == 0
         (refusal,) = onward.refused()
     assert told == [refusal]
     assert (refusal.request.request_id, refusal.status) == (wrong, 400)
@@ -121,6 +142,25 @@ def test_what_the_service_refuses_is_told_and_holds_up_nothing(
     assert [outcome.outcome_id for outcome in wait_for(service.outcomes)] == [right]
     with Onward(service.url, queue=tmp_path / "queue.db") as again:
         assert again.refused() == [refusal]
+
+
+def test_words_that_may_not_be_stored_hold_up_nothing(service: Service) -> None:
+    with Onward(service.url) as onward:
+        answer = onward.session().openai().completions.create(model=MODEL, prompt="x")
+        onward.set_consent("by mail", user="ada", store=False)
+        wrong = onward.feedback(answer, "comment", "of ada's", user="ada")
+        right = onward.feedback(answer, "accepted", True)
+        assert onward.flush(WAIT_S) == 0
+        assert [(each.request.request_id, each.status) for each in onward.refused()] == [(wrong, 403)]
+    assert [outcome.outcome_id for outcome in wait_for(service.outcomes)] == [right]
+
+
+def test_a_refusal_of_the_key_refuses_no_feedback() -> None:
+    def verdict(code: str) -> Verdict:
+        return verdict_on(403, {}, json.dumps({"error": {"message": "no", "code": code}}).encode())
+
+    assert all(isinstance(verdict(code), Rejected) for code in ("another_user", "not_stored"))
+    assert all(verdict(code) == Later("403: no") for code in ("missing_scope", "organisation_erased"))
 
 
 def test_a_service_that_cannot_take_it_now_is_asked_again(service: Service) -> None:
@@ -132,8 +172,8 @@ def test_a_service_that_cannot_take_it_now_is_asked_again(service: Service) -> N
         assert onward.queued == 1
         assert "the disk is full" in (onward.problem or "")
         service.log.broken = False
-        assert onward.flush() == 0
-        assert onward.problem is None
+        assert onward.flush(WAIT_S) == 0
+        wait_for(lambda: onward.problem is None)  # a moment after the queue is empty
     assert [outcome.outcome_id for outcome in wait_for(service.outcomes)] == [feedback_id]
 
 
@@ -172,6 +212,49 @@ def test_outcomes_by_name(service: Service) -> None:
         nobody.outcomes()
 
 
+def test_a_user_takes_back_what_was_learned_and_a_session_what_is_stored(service: Service) -> None:
+    with Onward(service.url) as onward:
+        answer = onward.session().openai().completions.create(model=MODEL, prompt="x", user="ada/b")
+        given = onward.set_consent("by mail", user="ada/b", learn=False, purposes=["support"])
+        assert (given["learn"], given["store"], given["purposes"]) == (False, True, ["support"])
+        assert given["exclusion_id"] is not None
+        later = onward.session()
+        later.openai().completions.create(model=MODEL, prompt="y", user="ada/b")
+        given = onward.set_consent("asked for it", session=later, store=False)
+        assert (given["learn"], given["store"], given["session"]) == (False, False, later.session_id)
+        assert service.get("/v1/users/ada/b/consent").json()["learn"] is False
+        with pytest.raises(RequestRefused, match="no session nobody") as refused:
+            onward.set_consent("?", session="nobody", learn=False)
+        assert (refused.value.status, refused.value.code) == (404, "unknown_session")
+        for wrong in ({"learn": False}, {"user": "ada", "session": later, "learn": False}, {"user": "ada"}):
+            with pytest.raises(ValueError, match=r"give one of user and session|say learn, store"):
+                onward.set_consent("?", **wrong)  # type: ignore[arg-type]
+    assert service.turn(inference_id_of(answer)).learn is True, "as it was said then"
+
+
+def test_a_session_and_feedback_may_have_slashes_in_their_ids(service: Service) -> None:
+    with Onward(service.url) as onward:
+        session = onward.session(session_id="team/window:1")
+        answer = session.openai().completions.create(model=MODEL, prompt="x")
+        said = {"inference_id": inference_id_of(answer), "metric_name": "accepted", "value": True}
+        assert service.post("/v1/feedback", {**said, "feedback_id": "plugin/7"}).status_code == 200
+        onward.withdraw("plugin/7")
+        assert (onward.flush(WAIT_S), onward.refused()) == (0, [])
+        assert onward.set_consent("by mail", session=session, learn=False)["session"] == "team/window:1"
+
+
+def test_consent_is_not_queued(service: Service) -> None:
+    async def work() -> dict[str, Any]:
+        async with AsyncOnward(service.url) as onward:
+            return await onward.set_consent("by mail", user="ada", learn=False)
+
+    assert asyncio.run(work())["learn"] is False
+    with Onward("http://127.0.0.1:9") as nobody:
+        with pytest.raises(Unreachable):
+            nobody.set_consent("by mail", user="ada", learn=False)
+        assert nobody.queued == 0
+
+
 def test_bad_calls_are_refused_before_they_are_queued() -> None:
     with pytest.raises(ValueError, match="must begin with http"):
         Onward("localhost:8700")
@@ -198,7 +281,7 @@ def test_the_same_with_an_event_loop(service: Service, tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
             service.log.broken = False
             await onward.feedback(answer, "no_such_metric", True)
-            assert await onward.flush() == 0
+            assert await onward.flush(WAIT_S) == 0
             assert [refusal.status for refusal in await onward.refused()] == [400]
             assert "accepted" in await onward.outcomes()
             return feedback_id, inference_id_of(answer), await onward.queued()
@@ -222,7 +305,7 @@ def test_a_wrong_key_is_said_and_loses_nothing(tmp_path: Path) -> None:
         with Onward(service.url, api_key="wrong") as onward, pytest.raises(RequestRefused):
             onward.outcomes()
         with Onward(service.url, api_key="right-key-right-key", queue=queue) as onward:
-            assert onward.flush() == 0
+            assert onward.flush(WAIT_S) == 0
         assert wait_for(service.outcomes)
 
 

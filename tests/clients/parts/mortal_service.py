@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ports import free_port
+
 _ROOT = Path(__file__).resolve().parents[3]
-_START_S = 60
+_START_S = 240
 _PATH = ("", "tests/api/parts", "tests/parts", "tests/contracts/parts")
 
 
@@ -24,7 +26,7 @@ class MortalService:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._port = 0
+        self._port = free_port()  # none that another is given while the service is down
         self._process: subprocess.Popen[str] | None = None
 
     @property

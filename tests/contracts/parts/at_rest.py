@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,8 +34,21 @@ def forms_of(words: str, token_ids: Sequence[int]) -> dict[str, bytes]:
 def where_at_rest(directory: Path, forms: dict[str, bytes]) -> list[str]:
     """Return `FILE: FORM` for each file that contains one of the forms."""
     found = []
-    for path in sorted(directory.rglob("*")):
-        if path.is_file():
-            content = path.read_bytes()
-            found += [f"{path.relative_to(directory)}: {name}" for name, form in forms.items() if form in content]
+    for path in files_below(directory):
+        content = bytes_there(path)
+        found += [f"{path.relative_to(directory)}: {name}" for name, form in forms.items() if form in content]
     return found
+
+
+def files_below(directory: Path) -> list[Path]:
+    """Return the files, sorted, of a directory in which a service may be at work: others may be gone amid the look."""
+    found = [Path(folder, name) for folder, _, names in os.walk(directory) for name in names]
+    return sorted(path for path in found if path.is_file())
+
+
+def bytes_there(path: Path) -> bytes:
+    """Return a file's content, or nothing where it has been removed meanwhile."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from core.errors import Conflict, EngineUnavailable, InvalidRequest, WeightsError
-from core.ids import PolicyRef
+from core.ids import BASE, PolicyName, PolicyRef
 from core.model.probes import figures, get_probe
 from core.model.weights_digest import digest_of_shards, tensors_of
 from core.ports import Blobs, GenerateRequest, TokenChunk, Weights, WeightsRef
@@ -29,7 +29,9 @@ class HttpEngine:
         self._held: dict[PolicyRef, WeightsRef] = {}
         self._http = httpx.Client(base_url=url)
 
-    def serving(self) -> PolicyRef | None:
+    def serving(self, policy: PolicyName = BASE) -> PolicyRef | None:
+        if policy != BASE:
+            return None
         try:
             told = self._ask("GET", "/v1/models")["data"][0]
         except EngineUnavailable:

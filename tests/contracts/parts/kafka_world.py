@@ -57,7 +57,7 @@ def is_there(log: KafkaEventLog) -> bool:
 def read(reader: LogReader, count: int, max_records: int = 7) -> list[Record]:
     """Read exactly `count` records."""
     records: list[Record] = []
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + 120.0
     while len(records) < count:
         assert time.monotonic() < deadline, f"{len(records)} of {count} records"
         batch = reader.poll(min(max_records, count - len(records)), 0.2)

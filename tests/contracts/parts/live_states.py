@@ -16,7 +16,7 @@ from core.ports import Bucket, LiveState, TokenChain
 from core.settings import RedisSettings
 
 ACME, OTHER = Namespace("acme"), Namespace("other")
-WAIT_S = 10.0
+WAIT_S = 60.0
 Pair = tuple[LiveState, LiveState]
 Scenario = Callable[[LiveState, LiveState], Coroutine[Any, Any, None]]
 

@@ -3,6 +3,7 @@
 import atexit
 import itertools
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from core.store.database.migrate import migrate_postgres
 
 KINDS = ("sqlite", "postgres")
 _numbers = itertools.count()
+_RUN = uuid.uuid4().hex[:8]  # another run, which was killed, may have left some of this process' number
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def _template() -> str:
 
 
 def _create(template: str) -> PostgresSettings:
-    name = f"onward_test_{os.getpid()}_{next(_numbers)}"
+    name = f"onward_test_{os.getpid()}_{_RUN}_{next(_numbers)}"
     admin(f"CREATE DATABASE {name} TEMPLATE {template}")
     server = require_services().postgres.rsplit("/", 1)[0]
     return PostgresSettings(url=f"{server}/{name}", pool_size=8)

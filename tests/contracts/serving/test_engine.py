@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_world import MODEL, Published
 from http_engine import HttpEngine
-from sglang_server import PYTHON, require_sglang, sglang_server
+from sglang_server import PYTHON, SglangServer, require_sglang
 from token_server import token_server
 
 from core.errors import Conflict, EngineUnavailable, WeightsError
@@ -41,15 +41,12 @@ def http(world: Published) -> Iterator[Engine]:
 
 
 @contextmanager
-def sglang_of_another(world: Published) -> Iterator[Engine]:
+def sglang_of_another(world: Published, server: SglangServer) -> Iterator[Engine]:
     """Yield an engine on a server that somebody else started."""
-    with sglang_server(MODEL, world.directory / "server") as server:
-        settings = SglangSettings(python=PYTHON)
-        engine = SglangEngine(
-            "one", settings, world.weights, world.blobs, MODEL, world.directory / "host", url=server.url
-        )
-        yield engine
-        engine.close()
+    settings, directory = SglangSettings(python=PYTHON), world.directory / "host"
+    engine = SglangEngine("one", settings, world.weights, world.blobs, MODEL, directory, url=server.url)
+    yield engine
+    engine.close()
 
 
 @contextmanager
@@ -84,8 +81,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Published:
     scope="module", params=[local, http, sglang_of_another, sglang_of_its_own], ids=lambda kind: kind.__name__
 )
 def engine(request: pytest.FixtureRequest, world: Published) -> Iterator[Engine]:
-    kind: Callable[[Published], contextmanager[Engine]] = request.param  # type: ignore[type-arg]
-    with kind(world) as made:
+    kind: Callable[..., contextmanager[Engine]] = request.param  # type: ignore[type-arg]
+    servers = [request.getfixturevalue("tiny_sglang")] if kind is sglang_of_another else []
+    with kind(world, *servers) as made:
         load(made, world, ANCHOR)
         switch(made, ANCHOR)
         yield made

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from core.ids import base_ref
+from core.ids import BASE, PolicyName, PolicyRef, Version, base_ref
 from core.operations.fleet import Experiment, Order, ReplicaStatus, ReplicaTarget, Switches
 from core.ports import Store
 
@@ -45,6 +45,7 @@ def experiment(name: str, started_at: datetime = NOW, cluster: str = HERE) -> Ex
         share=0.1,
         salt="s",
         started_at=started_at,
+        rings=("staff", "early"),
     )
 
 
@@ -61,6 +62,37 @@ def test_a_replicas_word_replaces_its_last_and_comes_back_whole_by_name(store: S
     with store.look() as view:
         assert view.fleet.statuses(HERE) == [status("a"), again]
         assert view.fleet.statuses(ELSEWHERE) == [status("c", ELSEWHERE)]
+
+
+def test_a_replica_has_a_word_and_a_target_for_each_policy_and_one_heart(store: Store) -> None:
+    acme = PolicyName("acme")
+    version = PolicyRef(acme, Version(2))
+    theirs = msgspec.structs.replace(status("a"), policy=acme, serving=version)
+    wanted = msgspec.structs.replace(target("a"), serve=version, hold=(version,))
+    with store.work() as work:
+        for each in (status("a"), theirs):
+            work.fleet.put_status(each)
+        for each_target in (target("a"), wanted):
+            work.fleet.put_target(HERE, each_target)
+        before = work.fleet.signs(HERE, NOW, (BASE, acme))
+        assert work.fleet.beat("a", LATER) == 2
+        assert work.fleet.beat("nobody", LATER) == 0
+    with store.look() as view:
+        assert view.fleet.statuses(HERE) == [msgspec.structs.replace(status("a"), heartbeat_at=LATER)]
+        assert view.fleet.statuses(HERE, acme) == [msgspec.structs.replace(theirs, heartbeat_at=LATER)]
+        assert view.fleet.targets_of("a") == {BASE: target("a"), acme: wanted}
+        assert view.fleet.target("a", acme) == wanted
+        assert view.fleet.signs(HERE, NOW, (BASE, acme)) == before, "a heart that beats is no news"
+        late = view.fleet.signs(HERE, LATER + timedelta(seconds=1), (BASE, acme))
+        assert late[acme] != before[acme], "one that stopped is"
+    with store.work() as work:
+        work.orders.give(HERE, "pin", version, "a test", "ada", NOW)
+        after = work.fleet.signs(HERE, NOW, (BASE, acme))
+        assert after[acme] != before[acme]
+        assert after[BASE] == before[BASE], "an order about another policy is none of its affair"
+        work.fleet.forget("a")
+        assert work.fleet.statuses(HERE, acme) == []
+        assert work.fleet.targets_of("a") == {}
 
 
 def test_what_is_wanted_of_a_replica_is_found_by_its_name(store: Store) -> None:

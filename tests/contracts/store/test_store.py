@@ -158,8 +158,10 @@ def test_outcomes_are_found_by_what_they_speak_of(
     first = outcome(turn)
     amended = outcome(turn, value=False, supersedes=first.outcome_id, received_at=NOW + timedelta(seconds=1))
     of_session = outcome(turn, inference_id=None, session_id=turn.session_id)
+    of_others = outcome(turn, namespace=OTHER)
     with store.work() as work:
-        assert work.outcomes.put([first, amended, of_session, first]) == 3
+        work.turns.put([turn])
+        assert work.outcomes.put([first, amended, of_session, first, of_others]) == 4
     with store.look() as view:
         assert view.outcomes.of_turns([turn.inference_id]) == [first, amended]
         assert view.outcomes.of_session(DEFAULT, turn.session_id) == [of_session]

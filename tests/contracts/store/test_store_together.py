@@ -22,7 +22,7 @@ from core.ports import Store, TopicPartition
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 DEFAULT = Namespace("default")
 FIRST, SECOND = TopicPartition(Topic.TURNS, 0), TopicPartition(Topic.TURNS, 1)
-_WAIT_S = 30.0
+_WAIT_S = 120.0
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from serving.rendering.formats.grammar import schema_grammar
 
 TINY = Path(__file__).resolve().parents[3] / "models" / "tiny"
 STOPS = (2, 0)
-LONGEST_S = 10.0  # of a machine that does much else: alone, none takes a second
+LONGEST_S = 10.0  # of a slow processor's time: on others, none takes a second
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -64,9 +64,9 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_schema_ends_soon(name: str) -> None:
-    began_s = time.monotonic()
+    began_s = time.process_time()
     error = walk(HOSTILE[name])
-    assert time.monotonic() - began_s < LONGEST_S
+    assert time.process_time() - began_s < LONGEST_S
     assert error is None or (error.code in ("invalid_grammar", library.TOO_COMPLEX) and len(error.message) < 600)
 
 

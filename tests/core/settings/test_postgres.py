@@ -168,7 +168,7 @@ def test_a_silent_server_is_not_waited_for(settings: PostgresSettings) -> None:
     with wired(settings) as (store, wire):
         assert ask(store) == 1
         wire.fall_silent()
-        assert seconds(lambda: ask(store)) < 8, "twice the patience for a connection: an old one, and a new one"
+        assert seconds(lambda: ask(store)) < _WAIT_S, "twice the patience for a connection: an old one, and a new one"
         wire.speak()
         assert ask(store) == 1
 
@@ -178,7 +178,7 @@ def test_a_silent_server_is_not_waited_for(settings: PostgresSettings) -> None:
                 wire.fall_silent()
                 connection.execute(text("SELECT 1"))
 
-        assert seconds(amid) < 8
+        assert seconds(amid) < _WAIT_S
         wire.speak()
         assert ask(store) == 1
 
@@ -187,14 +187,14 @@ def test_a_silent_server_is_not_waited_for(settings: PostgresSettings) -> None:
 
 
 def test_a_statement_may_take_so_long(settings: PostgresSettings) -> None:
-    with opened(settings, statement_timeout_s=0.2) as store:
-        assert seconds(lambda: ask(store, "SELECT pg_sleep(30)")) < _WAIT_S / 2
+    with opened(settings, statement_timeout_s=1.0) as store:
+        assert seconds(lambda: ask(store, "SELECT pg_sleep(120)")) < _WAIT_S
         assert ask(store) == 1
 
 
 def test_a_transaction_that_does_nothing_does_not_keep_its_locks(settings: PostgresSettings) -> None:
     """Its process may be suspended: others wait no longer for it than for a statement."""
-    with opened(settings, statement_timeout_s=0.2) as store, opened(settings) as other:
+    with opened(settings, statement_timeout_s=1.0) as store, opened(settings) as other:
 
         def sleep() -> None:
             with store.begin() as connection:
@@ -206,7 +206,7 @@ def test_a_transaction_that_does_nothing_does_not_keep_its_locks(settings: Postg
 
 
 def test_who_finds_no_free_connection_does_not_wait_for_ever(settings: PostgresSettings) -> None:
-    with opened(settings, pool_size=1, connect_timeout_s=0.2) as store, store.begin() as connection:
+    with opened(settings, pool_size=1, connect_timeout_s=1.0) as store, store.begin() as connection:
         connection.execute(text("SELECT 1"))
         with pytest.raises(StoreUnavailable, match="all connections to the store are in use"):
             ask(store)

@@ -39,7 +39,7 @@ def settings(tmp_path: Path) -> Iterator[PostgresSettings]:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline_s, "waited in vain"
         time.sleep(0.005)
@@ -79,6 +79,15 @@ def test_what_did_not_come_about_wakes_nobody(settings: PostgresSettings) -> Non
         with pytest.raises(ZeroDivisionError):
             fail()
         assert not woken.wait(0.5)
+
+
+def test_who_comes_when_it_listens_already_is_woken_too(settings: PostgresSettings) -> None:
+    """The connection may be there before the first one who waits is known."""
+    with closing(open_postgres(settings)) as store:
+        listener(store)
+        late = threading.Event()
+        store.wake(late)
+        assert late.is_set()
 
 
 def test_a_connection_that_was_lost_is_made_again_and_who_waits_looks(settings: PostgresSettings) -> None:

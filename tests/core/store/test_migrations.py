@@ -1,22 +1,19 @@
 """Databases of earlier builds are migrated to this build's schema without losing anything."""
 
-import re
 import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 from alembic import command, op
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, MetaData, NullPool, create_engine, insert, select, text
+from sqlalchemy import Connection, MetaData, NullPool, create_engine, insert, select, text
 from stores import KINDS, server_database
 
 from core.errors import ConfigError, Fenced, StoreUnavailable
@@ -32,7 +29,7 @@ from core.store.database.postgres import DRIVER
 from core.store.work import Work
 
 LEFT_BY_REVISION_1 = Path(__file__).parents[1] / "store_1.sql"
-EARLIER = ("1", "2", "3", "4", "5", "6", "7")
+EARLIER = tuple(str(int(path.name[:4])) for path in sorted((schema.MIGRATIONS / "versions").glob("0*.py")))[:-1]
 NAMESPACE = Namespace("default")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -224,15 +221,33 @@ def test_one_migration_runs_at_a_time(server: PostgresSettings) -> None:
         connection.execute(text("SELECT pg_advisory_lock(1869510500, 4)"))
         with pytest.raises(StoreUnavailable, match="another migration runs"):
             migrate_postgres(server)
+        connection.execute(text("SELECT pg_advisory_unlock(1869510500, 4)"))  # its session may end later than it closes
     assert migrate_postgres(server) == (None, tables.REVISION)
+
+
+@pytest.mark.parametrize("index", ["policies_by_state", "none"], ids=["cut short", "whole"])
+def test_a_migration_keeps_nobody_out_once_it_is_over_however_late_its_session_ends(
+    server: PostgresSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: str
+) -> None:
+    earlier_database(server, tmp_path, "1")
+    sessions: list[psycopg.Connection[Any]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(psycopg.Connection, "close", lambda session: sessions.append(session))
+        fail_at(patch, index)
+        with nullcontext() if index == "none" else pytest.raises(KeyboardInterrupt):
+            migrate_postgres(server)
+    assert migrate_postgres(server)[1] == tables.REVISION
+    assert sessions
+    for session in sessions:
+        session.close()
 
 
 def test_a_migration_does_not_make_others_wait_for_one_that_holds_a_table(
     server: PostgresSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.store.database.migrate._LOCK_TIMEOUT_S", 0.05)
     earlier_database(server, tmp_path, "1")
-    with connected(server) as connection:
+    with connected(server) as connection, monkeypatch.context() as patch:
+        patch.setattr("core.store.database.migrate._LOCK_TIMEOUT_S", 0.05)
         connection.execute(text("SELECT * FROM offsets"))  # its transaction goes on
         with pytest.raises(StoreUnavailable, match="lock timeout"):
             migrate_postgres(server)
@@ -256,6 +271,26 @@ def test_versions_of_before_there_were_policies_are_of_the_base_one(kind: str, t
             store = open_postgres(settings)
         opened.callback(store.close)
         check_all_of_base(store)
+
+
+def test_orders_that_came_from_other_clusters_are_known_by_their_names(tmp_path: Path) -> None:
+    earlier_file(tmp_path / "store.db", "15")
+    given = {1: ["home/7"], 2: [], 3: ["edge/1", "home/9"]}
+    row = {"namespace": "n", "kind": "user", "subject": "u", "why": "w", "by": "b", "ordered_at": 0, "deadline_at": 0}
+    with to_file(tmp_path / "store.db") as connection:
+        for number, origins in given.items():
+            found = msgspec.msgpack.encode({"sessions": ["s"], "origins": origins} if origins else {"sessions": ["s"]})
+            values = {**row, "erasure_id": number, "found": found, "waits_for": ""}
+            names, places = ", ".join(f'"{name}"' for name in values), ", ".join(f":{name}" for name in values)
+            connection.execute(text(f"INSERT INTO erasures ({names}) VALUES ({places})"), values)
+        connection.commit()
+    with closing(open_sqlite(tmp_path / "store.db")) as store, store.look() as view:
+        for number, origins in given.items():
+            for origin in origins:
+                found_order = view.erasures.called(origin)
+                assert found_order is not None
+                assert (found_order.erasure_id, found_order.origins) == (number, tuple(origins))
+        assert view.erasures.called("home/8") is None
 
 
 def leave_words(connection: Connection) -> None:
@@ -358,62 +393,3 @@ def test_a_newer_schema_is_refused(server: PostgresSettings, tmp_path: Path) -> 
         connection.commit()
     with pytest.raises(ConfigError, match=r"store\.db: its schema 99 is of a newer build; this one knows up to"):
         open_sqlite(tmp_path / "store.db")
-
-
-# ------------------------------------------------------------------------------------------ models and revisions
-
-
-def test_the_models_are_of_the_newest_revision_and_each_follows_one() -> None:
-    engine = create_engine("sqlite://")
-    with engine.connect() as connection:
-        scripts = ScriptDirectory.from_config(schema.alembic_config(connection))
-    steps = [script.revision for script in scripts.walk_revisions()]
-    assert scripts.get_heads() == [tables.REVISION]
-    assert steps == [tables.REVISION, *reversed(EARLIER)]
-
-
-@pytest.mark.parametrize("revision", [*EARLIER, tables.REVISION])
-def test_a_revision_says_what_it_locks(revision: str) -> None:
-    engine = create_engine("sqlite://")
-    with engine.connect() as connection:
-        scripts = ScriptDirectory.from_config(schema.alembic_config(connection))
-    assert "locked" in (scripts.get_revision(revision).doc or "") + (scripts.get_revision(revision).longdoc or "")
-
-
-@pytest.fixture(params=KINDS)
-def engines(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Engine, Engine]]:
-    """Yield engines of two empty databases."""
-    if request.param == "sqlite":
-        yield create_engine(f"sqlite:///{tmp_path / 'a.db'}"), create_engine(f"sqlite:///{tmp_path / 'b.db'}")
-        return
-    with server_database() as one, server_database() as other:
-        urls = [settings.url.replace("postgresql://", DRIVER) for settings in (one, other)]
-        yield create_engine(urls[0], poolclass=NullPool), create_engine(urls[1], poolclass=NullPool)
-
-
-def test_the_revisions_make_what_the_models_say(engines: tuple[Engine, Engine]) -> None:
-    migrated, made = engines
-    with migrated.connect() as connection:
-        command.upgrade(schema.alembic_config(connection), "head")
-        connection.commit()
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, tables.metadata) == []
-        by_revisions = details(connection)
-    with made.connect() as connection:
-        schema.create(connection)
-        assert details(connection) == by_revisions
-    for engine in engines:
-        engine.dispose()
-
-
-def details(connection: Connection) -> set[tuple[Any, ...]]:
-    """Return all that the database knows of its schema, except the order of columns."""
-    if connection.dialect.name == "sqlite":
-        rows = connection.execute(text("SELECT name, replace(sql, '\"', '') FROM sqlite_master"))
-        return {(row[0], re.sub(r"\s+(?=[,)])", "", " ".join((row[1] or "").split()))) for row in rows}
-    columns = text(
-        "SELECT table_name, column_name, data_type, is_nullable, collation_name, column_default "
-        "FROM information_schema.columns WHERE table_schema = 'public'"
-    )
-    indices = text("SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = 'public'")
-    return {tuple(row) for query in (columns, indices) for row in connection.execute(query)}

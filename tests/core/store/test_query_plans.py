@@ -23,13 +23,18 @@ from bench.store.full_store import (
     turn,
 )
 from core.events import GateVerdict, Release
-from core.ids import UserHash, base_ref
+from core.ids import BASE, UserHash, base_ref
+from core.operations.audit import Deed
+from core.operations.consents import Consent
+from core.operations.erasures import Erasure
 from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
+from core.operations.quotas import Account, Use
 from core.store import SqlStore, open_sqlite
 from core.store.work import Work
 from scoring.rewards.state import open_turn
 
 BIG = {"turns", "outcomes", "rewards", "ledger_turns", "ledger_outcomes", "ledger_sessions", "policies", "releases"}
+BIG |= {"audit", "consents", "session_keys", "spending"}
 SESSIONS = 1500
 VERSIONS = 5000
 
@@ -40,10 +45,28 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         store = home.open()
         with store.begin() as connection:
             fill(connection, SESSIONS, VERSIONS)
+            Work(connection).audit.append([DEED] * VERSIONS)
+            Work(connection).spending.add("2026-01", {account(number): Use(1, number) for number in range(VERSIONS)})
+            Work(connection).session_keys.of_session(NAMESPACE, SESSION, START)
+            for number in range(VERSIONS):
+                Work(connection).consents.add(consent(number))
+                Work(connection).session_keys.of_session(NAMESPACE, session_id(number), START)
             if request.param == "postgres":
                 connection.execute(text("ANALYZE"))
         yield store
         store.close()
+
+
+DEED = Deed(at=START, by="ada", kind="read", what="GET /v1/turns/{inference_id}", namespace=NAMESPACE)
+
+
+def account(number: int) -> Account:
+    return Account("user", f"n{number % 50}", f"u{number}")
+
+
+def consent(number: int) -> Consent:
+    word = {"learn": False, "store": True, "why": "a test", "by": "ada", "at": START, "exclusion_id": number}
+    return Consent(namespace=NAMESPACE, kind="session", subject=session_id(number), **word)
 
 
 def release() -> Release:
@@ -60,21 +83,33 @@ IDS = [inference_id(number) for number in MANY]
 KEYS = [SessionKey((NAMESPACE, session_id(number))) for number in MANY]
 SESSION = session_id(100)
 DIGESTS = ["unknown", "digest-7"]
+ERASURE = Erasure(
+    erasure_id=1, namespace=NAMESPACE, kind="session", subject=SESSION, why="a test", by="ada", ordered_at=START,
+    deadline_at=NOW, sessions=(SESSION,),
+)  # fmt: skip
 USES: dict[str, Callable[[Any], object]] = {
     "turns.put": lambda work: work.turns.put([turn(number) for number in MANY]),
     "outcomes.put": lambda work: work.outcomes.put([outcome(number) for number in MANY]),
+    "turns.known": lambda view: view.turns.known(IDS),
     "turns.get_many": lambda view: view.turns.get_many(IDS),
     "turns.newest_texts": lambda view: view.turns.newest_texts(4),
     "turns.get": lambda view: view.turns.get(NAMESPACE, IDS[0]),
-    "turns.recent": lambda view: view.turns.recent(NAMESPACE, NOW - timedelta(hours=1), NOW, 4),
+    "turns.said_since": lambda view: (
+        view.turns.said_since(NAMESPACE, NOW - timedelta(hours=1), 4),
+        view.turns.said_since(NAMESPACE, NOW - timedelta(hours=1), 4, SESSION),
+    ),
+    "turns.which_of": lambda view: view.turns.which_of(NAMESPACE, IDS),
     "turns.of_session": lambda view: view.turns.of_session(NAMESPACE, SESSION),
+    "turns.following": lambda view: view.turns.following(turn(100)),
     "turns.has_others": lambda view: view.turns.has_others(NAMESPACE, SESSION, UserHash("u")),
     "turns.has_session": lambda view: view.turns.has_session(NAMESPACE, SESSION),
+    "turns.users_of": lambda view: view.turns.users_of(NAMESPACE, SESSION),
     "turns.find_transcript": lambda view: (
         view.turns.find_transcript(NAMESPACE, DIGESTS),
         view.turns.find_transcript(NAMESPACE, DIGESTS, SESSION),
     ),
     "outcomes.get": lambda view: view.outcomes.get(NAMESPACE, outcome_id(1)),
+    "outcomes.which_of": lambda view: view.outcomes.which_of(NAMESPACE, [outcome_id(number) for number in MANY]),
     "outcomes.successor": lambda view: view.outcomes.successor(NAMESPACE, outcome_id(48)),
     "outcomes.of_turns": lambda view: view.outcomes.of_turns(IDS[:5]),
     "outcomes.of_session": lambda view: view.outcomes.of_session(NAMESPACE, SESSION),
@@ -106,6 +141,8 @@ USES: dict[str, Callable[[Any], object]] = {
     ),
     "curves.worth": lambda view: view.curves.worth(NAMESPACE, 100),
     "curves.conduct": lambda view: view.curves.conduct(NAMESPACE, 100),
+    "curves.deeds": lambda view: view.curves.deeds(NAMESPACE, 100),
+    "curves.oldest_deeds": lambda view: view.curves.oldest_deeds(NAMESPACE, 100),
     "curves.live_since": lambda view: view.curves.live_since(4900),
     "curves.oldest": lambda view: view.curves.oldest(NAMESPACE, 100),
     "curves.arms": lambda view: view.curves.arms(IDS),
@@ -120,19 +157,48 @@ USES: dict[str, Callable[[Any], object]] = {
     "recent.worth": lambda view: view.recent.worth(IDS),
     "policies.allocate": lambda work: work.policies.allocate(START),
     "policies.put": lambda work: work.policies.put(policy()),
+    "policies.offer": lambda work: work.policies.offer(base_ref(7)),
     "policies.put_verdict": lambda work: work.policies.put_verdict(base_ref(7), GateVerdict(action="hold", why="x")),
     "policies.get": lambda view: view.policies.get(base_ref(7)),
     "policies.newest": lambda view: view.policies.newest(100),
     "policies.first": lambda view: view.policies.first(),
     "policies.candidates": lambda view: view.policies.candidates(),
     "policies.in_state": lambda view: view.policies.in_state("canary"),
+    "policies.allocated": lambda view: view.policies.allocated(START),
     "policies.state_of": lambda view: view.policies.state_of(base_ref(7)),
     "releases.put": lambda work: work.releases.put(release()),
+    "releases.last_live": lambda view: view.releases.last_live("local", BASE, 2),
     "releases.live": lambda view: view.releases.live("local"),
     "releases.live_since": lambda view: view.releases.live_since("local"),
     "releases.last_sequence": lambda view: view.releases.last_sequence(),
     "releases.last_in_state": lambda view: view.releases.last_in_state("local", "retired"),
+    "audit.head": lambda view: view.audit.head(),
+    "audit.digest_of": lambda view: view.audit.digest_of(7),
+    "audit.newest": lambda view: (view.audit.newest(None, 4000, 100), view.audit.newest(NAMESPACE, 4000, 100)),
+    "audit.append": lambda work: work.audit.append([DEED]),
+    "spending.of_accounts": lambda view: view.spending.of_accounts("2026-01", [account(7), account(8)]),
+    "spending.of_namespace": lambda view: view.spending.of_namespace("2026-01", "n7", 100),
+    "spending.add": lambda work: work.spending.add("2026-01", {account(7): Use(1, 1)}),
     "releases.after": lambda view: view.releases.after(4900, 100),
+    "policies.adopt": lambda work: work.policies.adopt(policy()),
+    "consents.newest": lambda view: view.consents.newest(NAMESPACE, "session", SESSION, 10),
+    "consents.after": lambda view: view.consents.after(4990, 100),
+    "consents.holding_after": lambda view: view.consents.holding_after(4990),
+    "consents.last": lambda view: view.consents.last(),
+    "consents.standing_on": lambda view: view.consents.standing_on(7),
+    "consents.add": lambda work: work.consents.add(consent(7)),
+    "session_keys.get_many": lambda view: view.session_keys.get_many([b"7", b"8"]),
+    "session_keys.of_session": lambda work: work.session_keys.of_session(NAMESPACE, SESSION, NOW),
+    "session_keys.retire": lambda work: work.session_keys.retire(NAMESPACE, [SESSION], NOW),
+    "session_keys.delete": lambda work: work.session_keys.delete(NAMESPACE, [SESSION], NOW),
+    "sweeps.places_of": lambda view: list(view.sweeps.places_of(IDS)),
+    "sweeps.turns_in": lambda view: view.sweeps.turns_in(NAMESPACE, [SESSION], NOW),
+    "sweeps.of_others": lambda view: view.sweeps.of_others(NAMESPACE, [SESSION], UserHash("u")),
+    "sweeps.age_outcomes": lambda work: work.sweeps.age_outcomes(NAMESPACE, lambda event: event, "", 8),
+    "words.was_erased": lambda view: view.words.was_erased(NAMESPACE, SESSION),
+    "words.are_here": lambda view: view.words.are_here(NAMESPACE, "session", SESSION, NOW),
+    "words.came_since": lambda view: view.words.came_since(ERASURE, NOW),
+    "sweeps.redact": lambda work: work.sweeps.redact(NAMESPACE, [SESSION], NOW),
 }
 
 
@@ -147,16 +213,41 @@ def test_no_query_walks_a_big_table(store: SqlStore, name: str) -> None:
         outer.rollback()
 
 
-IN_ORDER = {"policies.newest", "turns.newest_texts"}
+IN_ORDER = {"audit.append", "audit.head", "audit.newest", "policies.newest", "turns.newest_texts"}
 """Queries that read from the highest key down to the limit, which SQLite calls a scan."""
 
 WHOLE = {
-    *("ledger.is_empty", "outcomes.of_judged_turns", "policies.allocate_anchor", "policies.count_states"),
+    *(
+        "audit.in_order",
+        "ledger.is_empty",
+        "outcomes.of_judged_turns",
+        "policies.allocate_anchor",
+        "policies.count_states",
+    ),
     *("policies.states_of_lineage", "policies.versions", "releases.live_history", "releases.lock"),
-    *("rewards.in_order", "turns.sessions"),
+    *("consents.hold", "policies.names", "sweeps.age", "sweeps.sessions_in", "sweeps.sessions_of", "sweeps.with_more"),
+    *("sweeps.redact_subject", "policy_rows.delete_all"),
+    *("rewards.in_order", "turns.sessions", "turns.count", "turns.in_order"),
 }
-"""At a start, for a history read from end to end, and of all versions at once, by nature; a lock asks for no row."""
-SMALL = {"alarms", "archived", "dead_letters", "experiments", "fleet", "leases", "offsets", "orders", "references"}
+"""At a start, for a history or an erasure read from end to end, and of all versions at once, by nature; a lock asks for
+no row."""
+SMALL = {
+    "alarms",
+    "archived",
+    "costs",
+    "dead_letters",
+    "erasures",
+    "exclusions",
+    "experiments",
+    "exports",
+    "fleet",
+    "keys",
+    "leases",
+    "offsets",
+    "orders",
+    "references",
+    "told",
+}
 """Repositories of tables that stay small."""
 
 

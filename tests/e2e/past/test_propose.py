@@ -1,7 +1,7 @@
 """Versions learned offline reach users: judged beside the live one, then released or held for an operator."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from core.errors import ConfigError
 from core.events import PolicyVersion
 from onward.replays.propose import propose
 from onward.replays.replay import replay_log
+from onward.wiring.foundation import open_foundation
 from serving.evals.gate import Bounds
 from serving.evals.run import Limits
 
@@ -32,22 +33,30 @@ def suite(directory: Path, cases: int, wanted: str = "") -> Path:
     return directory
 
 
-@pytest.fixture
-def service(make_service: MakeService) -> Service:
-    """Return a service with a past and without a learner."""
-    service = make_service(**{"learner.enabled": "false"})
-    append(service.directory, past(TURNS))
-    return service.start()
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Yield a service with a past and without a learner."""
+    made = Service(tmp_path_factory.mktemp("lived") / "service", {"learner.enabled": "false"})
+    append(made.directory, past(TURNS))
+    try:
+        yield made.start()
+    finally:
+        made.stop()
 
 
-@pytest.fixture
-def replay(service: Service, tmp_path: Path) -> Path:
-    replay_log(service.directory, tmp_path / "replay", None, None)
-    return tmp_path / "replay"
+@pytest.fixture(scope="module")
+def replay(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("replayed") / "replay"
+    replay_log(service.directory, made, None, None)
+    return made
 
 
 def hand_over(replay: Path, service: Service, cases: Path | None) -> PolicyVersion:
     return propose(replay, service.directory, cases, Limits(), Bounds(), 0.05)
+
+
+def versions(service: Service) -> list[int]:
+    return [entry["version"] for entry in service.get("/v1/policies")["data"]]
 
 
 def described(service: Service, version: int) -> dict[str, Any]:
@@ -125,9 +134,10 @@ def test_a_suite_whose_solutions_may_have_been_learned_judges_nothing(
     (cases / "cases.toml").write_text(
         text.replace("max_tokens", 'solution = "def total(xs): return sum(xs)"\nmax_tokens')
     )
+    before = versions(service)
     with pytest.raises(ConfigError, match=r"--suite .*solved: .*replay may have learned solutions by heart \(0, 1\)"):
         hand_over(replay, service, cases)
-    assert [entry["version"] for entry in service.get("/v1/policies")["data"]] == [1]
+    assert versions(service) == before
     careful = tmp_path / "careful"
     replay_log(service.directory, careful, None, None, overrides={"ONWARD_LEARNER__ADMISSION__KEEP_OUT": str(cases)})
     version = hand_over(careful, service, cases)
@@ -136,17 +146,22 @@ def test_a_suite_whose_solutions_may_have_been_learned_judges_nothing(
 
 
 def test_what_cannot_be_proposed_says_why_and_leaves_nothing(service: Service, replay: Path, tmp_path: Path) -> None:
+    before = versions(service)
     with pytest.raises(ConfigError, match=r"nowhere/report\.json: no such file"):
         hand_over(tmp_path / "nowhere", service, None)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="no case files"):
         hand_over(replay, service, tmp_path / "empty")
     (tmp_path / "new").mkdir()
-    with pytest.raises(ConfigError, match="new: no version was ever served here"):
+    with pytest.raises(ConfigError, match="new: no service has run in it"):
         propose(replay, tmp_path / "new", None, Limits(), Bounds(), 0.05)
+    assert list((tmp_path / "new").iterdir()) == []
+    open_foundation(tmp_path / "begun").close()  # a start that ended before anything served
+    with pytest.raises(ConfigError, match="begun: no version was ever served here"):
+        propose(replay, tmp_path / "begun", None, Limits(), Bounds(), 0.05)
     other = tmp_path / "other"
     append(other, past(TURNS))
     replay_log(other, tmp_path / "alien", None, None, overrides={"ONWARD_SERVING__MODEL": str(another_model(tmp_path))})
     with pytest.raises(ConfigError, match="alien: it began from other weights"):
         hand_over(tmp_path / "alien", service, None)
-    assert [entry["version"] for entry in service.get("/v1/policies")["data"]] == [1]
+    assert versions(service) == before

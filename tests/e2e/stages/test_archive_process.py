@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kafka_world import topics_of_our_own
+from ports import free_port
 from service_tree import Service, wait_for
 from services import require_services
 from stage_processes import StageProcess
@@ -17,7 +18,6 @@ from stores import database
 from core.events import Completion, Event, Reward, SessionEnded, Topic
 from core.ids import Namespace, SessionId
 from core.ports import TopicPartition
-from onward.directory.addresses import free_port
 from onward.replays.history import await_log, open_history
 from onward.wiring.foundation import Foundation, open_foundation
 
@@ -28,6 +28,8 @@ KEEPS = {
     "archive.segment_bytes": "65536",
     "ingest.partitions": "4",
 }
+DELETED = 'onward_log_deleted_records_total{topic="onward.turns"}'
+ARCHIVED = 'onward_archived_records_total{topic="onward.rewards"} 8.0'
 
 
 @pytest.fixture(params=["embedded", "distributed"])
@@ -97,9 +99,9 @@ def test_killed_again_and_again_it_keeps_each_record_once(
         StageProcess("archive", directory, "other", settings) as other,
     ):
         for turn in range(6):
+            done = archived(foundation)  # before they are said: all of them may be archived by the next look
             say(foundation, said, 2000)
             said += 2000
-            done = archived(foundation)
             wait_for(lambda done=done: archived(foundation) > done, 60, "a stretch")  # and more are under way
             victim = (one, other)[turn % 2]
             victim.kill()
@@ -118,7 +120,7 @@ def test_what_users_say_of_a_turn_that_the_log_no_longer_has_counts_as_before(
     make_service: Callable[..., Service], tmp_path: Path
 ) -> None:
     keeps = {name.replace(".", "__"): value for name, value in KEEPS.items()} | {"archive__retention_days": "0.00001"}
-    port = free_port("127.0.0.1")
+    port = free_port()
     service = make_service(**keeps, learner__enabled="false", metrics__port=port).start()
     assert service.get("/readyz")["components"]["archive"] == "ok"
     asked = [service.chat(f"[web] write total_{n}(xs): sum of xs", max_tokens=8)["onward"] for n in range(8)]
@@ -127,14 +129,12 @@ def test_what_users_say_of_a_turn_that_the_log_no_longer_has_counts_as_before(
     foundation = open_foundation(service.directory, service.overrides)
     wait_for(lambda: all(rewards_of(service, onward["inference_id"]) for onward in asked), 60, "rewards")
     wait_for(lambda: all_is_archived(foundation, Topic.REWARDS) and is_deleted(foundation), 60, "deletion")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        figures = answer.read().decode()
-    assert 'onward_log_deleted_records_total{topic="onward.turns"}' in figures
-    assert 'onward_archived_records_total{topic="onward.rewards"} 8.0' in figures
+    for told in DELETED, ARCHIVED:  # a moment after it is done
+        wait_for(lambda told=told: told in figures(port), what=told)
     gone = asked[0]["inference_id"]
     assert rewards_of(service, gone) == [1.0]
     service.post("/v1/feedback", {"inference_id": gone, "metric_name": "rejected", "value": True})
-    wait_for(lambda: len(rewards_of(service, gone)) == 2, 30, "a revision")
+    wait_for(lambda: len(rewards_of(service, gone)) == 2, what="a revision")
     service.stop()
     for topic, kind in ((Topic.TURNS, Completion), (Topic.REWARDS, Reward)):
         found = [
@@ -146,6 +146,11 @@ def test_what_users_say_of_a_turn_that_the_log_no_longer_has_counts_as_before(
         assert set(found) == {onward["inference_id"] for onward in asked}
         assert len(found) == len(asked) + (topic is Topic.REWARDS)
     foundation.close()
+
+
+def figures(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        return str(answer.read().decode())
 
 
 def rewards_of(service: Service, inference_id: str) -> list[float]:

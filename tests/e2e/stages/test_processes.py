@@ -1,7 +1,6 @@
 """Each stage as a process of its own on one directory behaves like the one service."""
 
 import json
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 from service_tree import Refused, wait_for
 from stage_processes import ApiProcess, StageProcess
 
@@ -52,7 +52,7 @@ def test_what_users_do_becomes_rewards_through_four_processes(stages: dict[str, 
     api = stages["api"]
     assert isinstance(api, ApiProcess)
     inference_id = ask_and_accept(api)
-    (reward,) = wait_for(lambda: rewards_of(api, inference_id), 30, "the reward")
+    (reward,) = wait_for(lambda: rewards_of(api, inference_id), what="the reward")
     assert reward["value"] == 1.0
     assert api.readiness["log"] == "ok"
 
@@ -66,7 +66,7 @@ def test_a_stage_that_is_killed_misses_nothing_and_repeats_nothing(stages: dict[
     while_away = [ask_and_accept(api) for _ in range(3)]
     stage.restart().wait_ready()
     for inference_id in before + while_away:
-        rewards = wait_for(lambda i=inference_id: rewards_of(api, i), 30, "the reward")
+        rewards = wait_for(lambda i=inference_id: rewards_of(api, i), what="the reward")
         assert [reward["revision"] for reward in rewards] == [0]
 
 
@@ -76,7 +76,7 @@ def test_a_killed_api_leaves_its_turns_to_the_next(stages: dict[str, StageProces
     inference_id = ask_and_accept(api)
     api.kill()
     api.restart().wait_ready()
-    wait_for(lambda: rewards_of(api, inference_id), 30, "the reward")
+    wait_for(lambda: rewards_of(api, inference_id), what="the reward")
 
 
 def test_a_stage_tells_of_itself(directory: Path, stages: dict[str, StageProcess]) -> None:
@@ -86,23 +86,19 @@ def test_a_stage_tells_of_itself(directory: Path, stages: dict[str, StageProcess
         assert b"onward_" in read(port, "/metrics")
         assert json.loads(read(port, "/healthz")) == {"status": "ok"}
         assert json.loads(read(port, "/readyz"))["components"] == {"release": "ok"}
-        with pytest.raises(urllib.error.HTTPError, match="404"):
+        with pytest.raises(urllib.error.HTTPError, match="404") as refused:
             read(port, "/elsewhere")
+        refused.value.close()
         assert standby.stop() == 0
     second = StageProcess(
         "release", directory, "release-3", {**SETTINGS, "metrics.port": 1, "metrics.host": "192.0.2.1"}
     )
-    assert second.process.wait(60) == 2
+    assert second.process.wait(120) == 2
     assert "metrics.port" in second.log_text()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def read(port: int, path: str) -> bytes:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
         return bytes(response.read())
 
 

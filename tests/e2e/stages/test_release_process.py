@@ -32,7 +32,7 @@ def controller(directory: Path) -> Iterator["subprocess.Popen[bytes]"]:
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
             process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def publish(directory: Path) -> int:
@@ -64,17 +64,23 @@ def publish(directory: Path) -> int:
     return version.version
 
 
-def falls_asleep(pid: int, store: Path) -> bool:
-    """Suspend a process; return whether SQLite's write lock is left free. If not, resume it."""
+def falls_asleep(pid: int, directory: Path) -> bool:
+    """Suspend a process; return whether the write locks of store and log are left free. If not, resume it."""
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, what="the process to stop")
-    with closing(sqlite3.connect(store, timeout=1.0, isolation_level=None)) as connection:
+    if all(is_unlocked(directory / name) for name in ("store.db", "log.db")):
+        return True
+    os.kill(pid, signal.SIGCONT)
+    return False
+
+
+def is_unlocked(database: Path) -> bool:
+    with closing(sqlite3.connect(database, timeout=1.0, isolation_level=None)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")
-            return True
         except sqlite3.OperationalError:
-            os.kill(pid, signal.SIGCONT)
             return False
+    return True
 
 
 def serves(service: Service, version: int) -> bool:
@@ -105,7 +111,7 @@ def test_a_controller_that_slept_through_its_lease_writes_nothing_more(make_serv
     with controller(service.directory) as first:
         two = publish(service.directory)
         wait_for(lambda: serves(service, two), what="the first controller's release")
-        wait_for(lambda: falls_asleep(first.pid, service.directory / "store.db"), what="sleep between transactions")
+        wait_for(lambda: falls_asleep(first.pid, service.directory), what="sleep between transactions")
         with controller(service.directory):
             three = publish(service.directory)
             wait_for(lambda: serves(service, three), what="the second controller's release")

@@ -9,7 +9,7 @@ from bench.table import RESULTS, Row, report
 
 NAME = "faults"
 IS_FULL = os.environ.get("FULL") == "1"
-KILLS = int(os.environ.get("KILLS", "20" if IS_FULL else "2"))  # of each stage
+KILLS = int(os.environ.get("KILLS", "20" if IS_FULL else "1"))  # of each stage
 AWAY_S = 60.0 if IS_FULL else 10.0
 
 

@@ -5,18 +5,20 @@ learner."""
 
 import json
 import shutil
-import socket
 import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from ports import free_ports
+from processes import words_of
 from service_tree import Service, wait_for
 from services import require_services
 from sglang_service import sglang_service
@@ -88,9 +90,8 @@ class World:
 
         Raises LookupError while there is none."""
         for child in psutil.Process(self.service.pid).children():
-            with suppress(psutil.NoSuchProcess):  # it ends just now
-                if name in child.cmdline():
-                    return child
+            if name in words_of(child):
+                return child
         raise LookupError(name)
 
     def names(self, stage: str) -> list[str]:
@@ -115,7 +116,9 @@ class World:
         except LookupError:
             return False
         ready = self.service.directory / "ready" / f"{name}.pid"
-        return pid != before and ready.exists() and ready.read_text() == str(pid)
+        with suppress(FileNotFoundError):  # it is made anew
+            return pid != before and ready.read_text() == str(pid)
+        return False
 
     def all_names(self) -> list[str]:
         """Return the names of all processes, in the order in which `onward run` starts them."""
@@ -185,6 +188,8 @@ def wrong_with(url: str) -> dict[str, str]:
     except urllib.error.HTTPError as error:
         with error:
             components = json.load(error)["components"]
+    except HTTPException as error:  # killed amid its answer
+        raise OSError(f"{url}: {error!r}") from error
     return {name: state for name, state in components.items() if state != "ok"}
 
 
@@ -193,23 +198,10 @@ def fault_world(directory: Path) -> Iterator[World]:
     """Yield the world once all of it is ready."""
     with ExitStack() as stack:
         services = stack.enter_context(own_stack())
-        port = _free_ports(_METRICS_PORTS)
+        port = free_ports(_METRICS_PORTS)
         settings = SETTINGS | settings_of(services) | {"metrics.port": port}
         service = stack.enter_context(sglang_service(directory, settings))
         foundation = open_foundation(service.directory, service.overrides)
         stack.callback(foundation.close)
         await_log(foundation.log)
         yield World(services, service, foundation, port)
-
-
-def _free_ports(count: int) -> int:
-    """Return the first of `count` consecutive free ports."""
-    while True:
-        with ExitStack() as held:
-            try:
-                first = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-                for port in range(first + 1, first + count):
-                    held.enter_context(socket.create_server(("127.0.0.1", port)))
-            except (OSError, OverflowError):
-                continue
-            return int(first)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import made_events
 import msgspec
 from fault_world import World
+from service_tree import wait_for
 
 from core.events import Completion, Event, Outcome, Topic
 from core.ids import InferenceId, SessionId, new_inference_id, new_session_id
@@ -14,9 +15,14 @@ _AT_ONCE = 2000
 
 
 def real_turn(world: World, inference_id: InferenceId) -> Completion:
-    """Return a turn that was really sampled."""
-    with world.foundation.store.look() as view:
-        return view.turns.get_many([inference_id])[inference_id]
+    """Return a turn that was really sampled, once it is stored: its reward may be there before."""
+
+    def stored() -> Completion | None:
+        with world.foundation.store.look() as view:
+            return view.turns.get_many([inference_id]).get(inference_id)
+
+    found: Completion = wait_for(stored, 120, "a turn that was stored")
+    return found
 
 
 def another(turn: Completion, *, learns: bool, session_id: SessionId | None = None) -> Completion:

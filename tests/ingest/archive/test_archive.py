@@ -30,9 +30,10 @@ from core.store import SqlStore, open_sqlite
 from core.store.archived import Archived
 from core.store.work import Work
 from ingest.archive.archive import TOPICS, Archiver
-from ingest.archive.files import SCHEMA, ArchivedRange, ArchiveFile, parse, read_records
+from ingest.archive.files import SCHEMA, read_records
 from ingest.archive.history import History
 from ingest.archive.keeper import Keeper
+from ingest.archive.names import ArchivedRange, ArchiveFile, parse
 from ingest.archive.retention import Floor, Retention, archived, committed_by, learned, read_by
 from ingest.sqlite.log import SqliteEventLog
 

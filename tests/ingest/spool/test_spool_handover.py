@@ -156,7 +156,7 @@ def test_whoever_gives_up_at_the_gate_holds_nobody_up() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await hasty
             assert not patient.done()
-        await asyncio.wait_for(patient, 5.0)
+        await asyncio.wait_for(patient, 60.0)
 
     asyncio.run(main())
     gate.passed_blocking()

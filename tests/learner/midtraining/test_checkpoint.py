@@ -224,7 +224,7 @@ def test_one_is_written_every_so_often_and_none_at_the_end_that_is_there(make_wo
     one = world.learner(settings={"checkpoints.every_s": 0.0})
     world.tell(*logged_past(8))
     settle(one)
-    assert one._checkpointing._writing is not None, "the loop does not wait for it"
+    assert one.base._checkpointing._writing is not None, "the loop does not wait for it"
     one.close()
     assert kept_checkpoints(world) == [2]
     before = checkpoint_path(world, 2).stat().st_mtime_ns

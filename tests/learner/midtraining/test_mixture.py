@@ -20,6 +20,7 @@ from core.errors import ConfigError
 from learner.midtraining.corpus import encode
 from learner.midtraining.corpus_reader import CorpusReader
 from learner.midtraining.mixture import Mixture
+from learner.sequences.kept_out import KeptOut, SuiteSolutions
 from learner.sequences.packing import Example, PackedRows, pack, to_tensors
 from simulator.tasks.corpus import write_corpus
 
@@ -179,6 +180,25 @@ def test_a_line_beyond_the_buffer_is_refused_before_the_first_step(tmp_path: Pat
     (tmp_path / "part.jsonl").write_text('{"text": "def f(x): return x"}\n' * 50 + "{\n")
     with pytest.raises(ConfigError, match=r"part\.jsonl:51: no JSON"):
         next(batches(mixture(tokenizer, tmp_path, 100)))
+
+
+def test_documents_that_resemble_a_solution_are_left_out_and_counted_by_suite(tmp_path: Path, tokenizer: Any) -> None:
+    solution = "def add(a, b):\n    return a + b"
+    call = {"function": {"name": "edit_file", "arguments": json.dumps({"text": solution})}}
+    sampled = tokenizer(solution, add_special_tokens=False).input_ids
+    documents: list[dict[str, Any]] = [
+        {"text": solution},
+        {"messages": [{"role": "user", "content": "add"}, {"role": "assistant", "content": solution}]},
+        {"messages": [{"role": "user", "content": "add"}, {"role": "assistant", "tool_calls": [call]}]},
+        {"token_ids": sampled, "spans": [[0, len(sampled)]]},
+        {"text": "def greet(name):\n    print('hello', name)"},
+    ]
+    (tmp_path / "part.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    kept_out = KeptOut([SuiteSolutions("own", "aa", {"add": solution}), SuiteSolutions("other", "bb", {"x": "y = 3"})])
+    reader = CorpusReader([tmp_path], tokenizer, ROW, "refuse", kept_out=kept_out)
+    assert [bool(examples) for examples in iter(reader.next, None)] == [False, False, False, False, True]
+    checks = kept_out.checks(reader.counts["documents"], reader.counts)
+    assert [(each.suite, each.compared, each.left_out) for each in checks] == [("own", 5, 4), ("other", 5, 0)]
 
 
 def test_what_is_too_long_is_split_and_counted(tmp_path: Path, tokenizer: Any) -> None:

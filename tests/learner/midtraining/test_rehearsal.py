@@ -9,11 +9,14 @@ from logged_world import make_reward, make_turn, tokenizer_digest
 from core.events import Completion, Counts, Segment
 from learner.batches.backlog import Bounds
 from learner.midtraining.session_corpus import SessionCorpus
+from learner.sequences.kept_out import KeptOut, SuiteSolutions
 
 
 def documents(*pairs: tuple[Completion, float | None], **options: Any) -> tuple[list[dict[str, Any]], dict[str, int]]:
     rehearsal = SessionCorpus(
-        Bounds(tokenizer_digest(), options.get("row_tokens", 256)), 0.5, options.get("solutions", {})
+        Bounds(tokenizer_digest(), options.get("row_tokens", 256)),
+        0.5,
+        KeptOut([SuiteSolutions("own", "5u17e", options.get("solutions", {}))]),
     )
     rewards = {turn.inference_id: make_reward(turn, value) for turn, value in pairs if value is not None}
     return list(rehearsal.documents([turn for turn, _ in pairs], rewards)), dict(rehearsal.counts)

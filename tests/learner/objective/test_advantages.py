@@ -3,6 +3,7 @@
 import io
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from logged_world import make_reward, make_turn
 from torch import Tensor
 
 from core.errors import ConfigError
+from core.events import Credit
 from core.settings import AdvantageSettings, load_settings
 from learner.objective.advantages import Advantages, make_advantages
 from learner.objective.advantages.base import MIN_SCALE
@@ -46,7 +48,7 @@ def run(advantages: Advantages, batch: list[ScoredTurn], hidden_ND: Tensor | Non
     if fit.requires_grad:
         fit.backward()
     advantages.end(torch.zeros(len(batch)))
-    return (rewards_M - baseline_N) / advantages.scale
+    return (rewards_M - baseline_N) / torch.tensor(advantages.scales)
 
 
 def value_head(seed: int = 0) -> ValueHead:
@@ -124,7 +126,55 @@ MAKERS: list[Callable[[], Advantages]] = [
 def test_rewards_that_are_all_alike_do_not_blow_up(make: Callable[[], Advantages]) -> None:
     advantages = make()
     run(advantages, turns([1.0, 1.0, 1.0]))
-    assert advantages.scale == MIN_SCALE
+    assert set(advantages.scales) == {MIN_SCALE}
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_what_is_void_moves_nothing_of_others(make: Callable[[], Advantages]) -> None:
+    """Its 0 takes something back, and is no reward of an answer."""
+    found = []
+    for value in (0.0, 9.0):
+        told, (gone,) = turns([1.0, -0.5, 1.0, -0.5]), turns([value])
+        void = ScoredTurn(told[0].turn, msgspec.structs.replace(gone.reward, void=True))
+        baseline = make()
+        advantage_N = run(baseline, [*told, void])[:4]
+        again_N = run(baseline, told)
+        found.append((advantage_N.tolist(), again_N.tolist(), list(baseline.scales)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("make", [MAKERS[0], MAKERS[1], MAKERS[2], value_head])
+def test_where_rewards_are_all_alike_a_credit_counts_for_one_standard_deviation(make: Callable[[], Advantages]) -> None:
+    alike, apart = turns([1.0, 1.0, 1.0]), turns([1.0, -0.5, 1.0])
+    credits = (Credit(start=0, end=2, value=-1.0), Credit(start=2, end=12, value=1.0))
+    for batch in (alike, apart):
+        batch[0] = replace(batch[0], reward=msgspec.structs.replace(batch[0].reward, credits=credits))
+    advantages = make()
+    run(advantages, alike)
+    assert list(advantages.scales) == [2.0, MIN_SCALE, MIN_SCALE]
+    run(advantages, apart)
+    assert len(set(advantages.scales)) == 1
+    assert advantages.scales[0] < 1
+
+
+@pytest.mark.parametrize("make", MAKERS[:4])
+def test_the_blame_for_a_few_tokens_praises_no_others(make: Callable[[], Advantages]) -> None:
+    """Over all tokens the advantages are 0 in the mean, and small where nothing was said; the scale is the turns'."""
+    plain = turns([0.0, -1.0] * 6)
+    blamed = (Credit(start=0, end=1, value=-1.0), Credit(start=1, end=12, value=0.0))
+    batch = [
+        replace(scored, reward=msgspec.structs.replace(scored.reward, credits=blamed))
+        if scored.reward.value
+        else scored
+        for scored in plain
+    ]
+    whole, by_token = make(), make()
+    run(whole, plain)
+    for _ in range(2):
+        run(by_token, batch)
+    assert by_token.scales[0] == pytest.approx(whole.scales[0], abs=0.05)
+    baseline_N, _ = by_token.tokens(torch.zeros(12, HIDDEN), a_token_each(torch.zeros(12)))
+    assert baseline_N.tolist() == pytest.approx([-1 / 24] * 12, abs=0.02)
 
 
 def test_the_value_head_starts_near_zero_and_learns_what_to_expect() -> None:
@@ -153,8 +203,8 @@ def test_who_counts_for_little_moves_neither_scale_nor_head() -> None:
             _, fit = head.tokens(hidden_ND, a_token_each(rewards_M))
             fit.backward()
             head.end(torch.zeros(5))
-    assert beside.scale == pytest.approx(alone.scale, rel=1e-3)
-    assert loud.scale == pytest.approx(statistics.stdev(rewards + lie))
+    assert beside.scales[0] == pytest.approx(alone.scales[0], rel=1e-3)
+    assert loud.scales[0] == pytest.approx(statistics.stdev(rewards + lie))
     expected, misled = (float(head.tokens(hidden_ND, a_token_each(rewards_M))[0][0]) for head in (beside, loud))
     assert expected == pytest.approx(statistics.mean(rewards), abs=0.05)
     assert misled == pytest.approx(statistics.mean(rewards + lie), abs=0.2)

@@ -3,6 +3,7 @@
 Legend: N sampled tokens."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -69,6 +70,13 @@ def test_branches_count_in_the_mean_and_asides_not_at_all() -> None:
     assert [turn.follow for turn in with_follow(batch, 0.5)] == [0.5 * 0.75, 0, 0, 0]
 
 
+def test_a_summary_is_a_step_of_the_work_that_goes_on_from_it() -> None:
+    batch = scored(a_session("a", [0.0, 0.0, 1.0]))
+    summary = batch[1]
+    batch[1] = replace(summary, turn=msgspec.structs.replace(summary.turn, purpose="summary"))
+    assert [turn.worth for turn in with_follow(batch, 0.5)] == [0.25, 0.5, 1.0]
+
+
 def test_a_correction_keeps_what_followed_then() -> None:
     (turn, reward) = a_session("a", [1.0])[0]
     before = Applied(revision=0, reward=0.5, follow=0.25, scale=1.0, version=base_ref(2), received_at=turn.received_at)
@@ -102,7 +110,7 @@ def test_a_session_earns_together_and_is_corrected_exactly(make_world: MakeWorld
         assert credits[turn.inference_id] == pytest.approx((0.5 + finally_ - record.baseline) / record.scale, abs=1e-5)
     read = applied_on([one.version for one in lineage], world.blobs)
     assert {key: (a.reward, a.follow) for key, a in read.items()} == {
-        key: (a.reward, a.follow) for key, a in learner._backlog.applied.items()
+        key: (a.reward, a.follow) for key, a in learner.base.backlog.applied.items()
     }
     learner.close()
 

@@ -117,10 +117,10 @@ def test_late_outcomes_train_by_config_and_are_counted(make_world: MakeWorld) ->
         for turn in late:
             record = records[turn.inference_id]
             assert (record.late, record.dropped) == ((True, None) if name == "kto" else (False, "too_old"))
-        metrics = learner._reliving.published(learner.newest).metrics  # type: ignore[union-attr, arg-type]
+        metrics = learner.base._reliving.published(learner.newest).metrics  # type: ignore[union-attr, arg-type]
         expected = {"late_turns": 2.0, "dropped_too_old": 1.0} if name == "kto" else {"dropped_too_old": 3.0}
         assert {key: value for key, value in metrics.items() if key in ("late_turns", "dropped_too_old")} == expected
-        weights[name] = torch.cat([p.detach().flatten() for p in learner._rank_group._state.policy.parameters()])
+        weights[name] = torch.cat([p.detach().flatten() for p in learner.base._rank_group.state.policy.parameters()])
         learner.close()
     assert not torch.equal(weights["baseline"], weights["kto"])
 

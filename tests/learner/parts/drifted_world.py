@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
         "admission.kto_outcomes": ["thumb"],
         "objective.kto_beta": 1.0,
     },
+    "asymmetric": {"admission.min_ess": 0.9, "admission.late": "asymmetric", "objective.policy_normaliser": "sequence"},
     "others": {
         "admission.min_ess": 0.9,
         "advantage.baseline": "beta",

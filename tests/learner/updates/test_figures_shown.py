@@ -9,7 +9,8 @@ import pytest
 from logged_world import World, logged_past, make_reward, make_turn, settle
 
 from core import telemetry
-from core.events import PolicyVersion
+from core.events import Completion, Hint, PolicyVersion, TextEdit
+from core.ids import OutcomeId
 from onward.wiring.observer import observe
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
@@ -30,7 +31,9 @@ def documented() -> set[str]:
 
 @pytest.fixture
 def versions(make_world: MakeWorld) -> list[PolicyVersion]:
-    """Return versions of a learner with every figure; the second has a late turn and one too old for KTO."""
+    """Return versions of a learner with every figure.
+
+    The second has a late turn, one too old for KTO and for its user's text, and one whose text is withdrawn."""
     world = make_world("world")
     learner = world.learner(
         settings={
@@ -40,16 +43,28 @@ def versions(make_world: MakeWorld) -> list[PolicyVersion]:
             "compute.peak_tflops": 1.0,
             "advantage.baseline": "value",
             "users.distrust": True,
+            "words.weight": 1.0,
+            "demonstrations.max_age_s": 1500.0,
         }
     )
     late, beyond = make_turn(50), make_turn(51)
-    told = [(late, make_reward(late, 1.0, after_s=600)), (beyond, make_reward(beyond, 1.0, after_s=2000))]
-    for batch in (logged_past(8), [*logged_past(6, 1), *told], logged_past(8, 2)):
+    edits = (TextEdit(start=0, end=1, token_ids=(7,)),)
+    old = msgspec.structs.replace(make_reward(beyond, 1.0, after_s=2000), edits=edits)
+    told = [(late, make_reward(late, 1.0, after_s=600)), (beyond, old)]
+    said = [
+        (turn, msgspec.structs.replace(reward, hints=(hint_on(turn),), edits=edits)) for turn, reward in logged_past(8)
+    ]
+    withdrawn = said[0][0], make_reward(said[0][0], 1.0, revision=1)
+    for batch in (said, [*logged_past(5, 1), *told, withdrawn], logged_past(8, 2)):
         world.tell(*batch)
         settle(learner)
     learner.close()
     with world.store.look() as view:
         return [policy for policy, _ in view.policies.newest(10) if policy.updates][::-1]
+
+
+def hint_on(turn: Completion) -> Hint:
+    return Hint(start=0, end=len(turn.token_ids), text="use sum", outcome_id=OutcomeId(f"said-{turn.inference_id}"))
 
 
 def sample(name: str, **labels: str) -> float | None:

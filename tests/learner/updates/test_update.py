@@ -15,7 +15,7 @@ from logged_world import MODEL
 from past_batches import DEFAULT, some_batch
 from torch import Tensor, nn
 
-from core.events import VersionSpan
+from core.events import Credit, VersionSpan
 from core.ids import base_ref
 from core.settings import AdmissionSettings, AdvantageSettings, ComputeSettings, LearnerSettings, OptimizerSettings
 from learner.model.policy_model import PolicyModel
@@ -131,6 +131,15 @@ def cut(scored: ScoredTurn, value: float) -> ScoredTurn:
     return ScoredTurn(short, msgspec.structs.replace(reward, value=value))
 
 
+def test_credits_of_one_turn_do_not_let_all_others_train_that_are_alike() -> None:
+    """Their spread is 0: each would be praised by its whole reward over the least scale there is."""
+    batch = [replace(scored, reward=msgspec.structs.replace(scored.reward, value=1.0)) for scored in some_batch(0, 8)]
+    blamed = msgspec.structs.replace(batch[0].reward, credits=(Credit(start=0, end=2, value=-1.0),))
+    state = make_state(MODEL, DEFAULT)
+    result = update(state, [replace(batch[0], reward=blamed), *batch[1:]], DEFAULT)
+    assert [record.dropped for record in result.records] == [None] + ["all_alike"] * 7
+
+
 @pytest.mark.parametrize("advantage", ["value", "ema", "batch", "raw"])
 def test_rewards_that_are_all_alike_train_no_weights_and_are_counted(advantage: str) -> None:
     settings = LearnerSettings(advantage=AdvantageSettings(baseline=advantage))  # type: ignore[arg-type]
@@ -176,10 +185,11 @@ def test_the_learning_rate_rises_and_stays_and_obeys_the_settings_after_a_restar
         update(state, some_batch(seed, 6), settings)
         rates.append(state.optimizer.param_groups[0]["lr"])
     assert rates == [0.00025, 0.0005, 0.00075, 0.001, 0.001, 0.001]
-    slower = LearnerSettings(optimizer=OptimizerSettings(learning_rate=1e-4))
+    slower = LearnerSettings(optimizer=OptimizerSettings(learning_rate=1e-4, beta1=0.5, weight_decay=0.25))
     again = make_state(MODEL, slower)
     begin_saving(state, tmp_path)
     finish_saving(state)
     load(again, small_part(state), tmp_path, [])
     update(again, some_batch(7, 6), slower)
-    assert again.optimizer.param_groups[0]["lr"] == 1e-4
+    (group,) = again.optimizer.param_groups
+    assert (group["lr"], group["betas"], group["weight_decay"]) == (1e-4, (0.5, 0.95), 0.25)

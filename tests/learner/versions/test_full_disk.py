@@ -105,8 +105,8 @@ def test_a_checkpoint_that_cannot_be_written_is_named_and_costs_nothing_else(
         settle(one)
     for bound, file in ((1 << 20, "__0_0.distcp"), (100, "checkpoint-00000003")):
         with full_disk(bound):
-            one._checkpoint()
-            one._checkpointing.wait()
+            one.base._checkpoint()
+            one.base._checkpointing.wait()
         assert "no checkpoint of version 3" in caplog.text
         assert file in caplog.text
         assert "File too large" in caplog.text

@@ -71,7 +71,7 @@ def test_what_is_learned_beside_the_weights_goes_back_with_them(
     settle(learner)
     at_two = load_memory(world, 2)
     assert not same(at_two, load_memory(world, 5))
-    assert same(learner._rank_group.do(LearnerState.memory), at_two)
+    assert same(learner.base._rank_group.do(LearnerState.memory), at_two)
     world.tell(*[(turn, make_reward(turn, n / 10, revision=1, after_s=30)) for n, (turn, _) in enumerate(pasts[1])])
     settle(learner)
     newest = manifests(world)[-1]

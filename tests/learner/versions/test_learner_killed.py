@@ -1,94 +1,22 @@
 """A learner that is killed at random moments, over and over, trains on everything once, to the same weights."""
 
-import os
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from random import Random
 
 import pytest
+from killed_learners import SETTINGS, kill_at_work, learners
 from logged_world import World, lineage_of_newest, logged_past, manifests, publications, settle
 
 from learner.versions.manifest import Manifest, prove_exactly_once
 
+__all__ = ["learners"]  # a fixture
 MakeWorld = Callable[[str], World]
-_LEARNERS = """
-import os
-import sys
-from datetime import timedelta
-from pathlib import Path
-from logged_world import START, World
-from core.blobs import FsspecBlobs
-from core.clock import ManualClock
-from core.stages.rounds import Rounds
-from core.store import open_sqlite
-from ingest.sqlite.log import SqliteEventLog
-from serving.weights.published import BlobWeights
-
-def run(directory):
-    blobs = FsspecBlobs(directory / "blobs")
-    log, store = SqliteEventLog(directory / "log.db", 2, 0.01), open_sqlite(directory / "store.db")
-    world = World(directory, log, store, blobs, BlobWeights(blobs), ManualClock(START + timedelta(days=1)))
-    learner = world.learner(
-        settings={"batch.turns": 4, "batch.min_turns": 2, "checkpoints.every_s": 0.5, "batch.backlog_turns": 5000}
-    )
-    rounds = Rounds("learner", learner)
-    while rounds.step(0.0):
-        pass
-
-for line in sys.stdin:
-    pid = os.fork()
-    if pid == 0:
-        run(Path(line.strip()))
-        os._exit(0)
-    print(pid, flush=True)
-    print(os.waitpid(pid, 0)[1], flush=True)
-"""
-
-
-@pytest.fixture
-def learners() -> Iterator["subprocess.Popen[str]"]:
-    """Start a process that forks a learner for each directory it is sent, so that torch is imported once.
-
-    It prints the learner's pid, and later its exit status."""
-    root = Path(__file__).resolve().parents[3]
-    found = ("tests/learner/parts", "tests/contracts/parts", "tests/parts", "kernels", ".")
-    paths = os.pathsep.join(str(root / path) for path in found)
-    process = subprocess.Popen(
-        [sys.executable, "-c", _LEARNERS],
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        yield process
-
-
-def kill_at_work(learners: "subprocess.Popen[str]", world: World, manifests: int, moment: Random) -> None:
-    """Kill a learner with SIGKILL some time after it has written this many more manifests."""
-    assert learners.stdin is not None
-    assert learners.stdout is not None
-    target = len(world.blobs.list("manifests/")) + manifests
-    learners.stdin.write(f"{world.directory}\n")
-    learners.stdin.flush()
-    pid = int(learners.stdout.readline())
-    while len(world.blobs.list("manifests/")) < target:
-        os.kill(pid, 0)  # fails when it is gone
-        time.sleep(0.002)
-    time.sleep(moment.uniform(0, 0.1))  # anywhere in an update
-    os.kill(pid, signal.SIGKILL)
-    assert int(learners.stdout.readline()) == signal.SIGKILL, "it was to be killed at work"
 
 
 def settled(world: World) -> list[Manifest]:
     """Return the lineage once there is nothing left to learn."""
-    last = world.learner(
-        settings={"batch.turns": 4, "batch.min_turns": 2, "checkpoints.every_s": 0.5, "batch.backlog_turns": 5000}
-    )
+    last = world.learner(settings=SETTINGS)
     settle(last)
     last.close()
     return lineage_of_newest(world)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-import learner.stage
+import learner.policies.policy_learner
 import learner.versions.probe
 from core.errors import WeightsError
 from core.events import PolicyVersion
@@ -232,10 +232,10 @@ def test_who_reads_of_a_version_finds_its_probe(make_world: MakeWorld, monkeypat
     world, put_policy = make_world("a"), Policies.put
     seen: list[PolicyRef] = []
 
-    def put(policies: Policies, policy: PolicyVersion) -> None:
+    def put(policies: Policies, policy: PolicyVersion, *, offered: bool) -> None:
         assert get_probe(world.blobs, policy.version, policy.digest).finite
         seen.append(policy.version)
-        put_policy(policies, policy)
+        put_policy(policies, policy, offered=offered)
 
     monkeypatch.setattr(Policies, "put", put)
     trained(world, 1)
@@ -257,13 +257,13 @@ def test_a_resumed_learner_publishes_the_same_bits(make_world: MakeWorld, monkey
     undisturbed = trained(make_world("a"), 2).blobs.get(path)
     world = trained(make_world("b"), 1)
 
-    def cut_off(*_: object) -> None:
+    def cut_off(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     one = world.learner(settings={"admission.max_divergence": 1e9, "admission.min_ess": 0.0})
     world.tell(*logged_past(8, seed=1))
     with monkeypatch.context() as patched:
-        patched.setattr(learner.stage, "publish", cut_off)
+        patched.setattr(learner.policies.policy_learner, "publish", cut_off)
         with pytest.raises(KeyboardInterrupt):
             settle(one)
     one.close()

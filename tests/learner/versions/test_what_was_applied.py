@@ -96,8 +96,8 @@ def test_a_turn_that_was_dropped_was_not_applied(make_world: MakeWorld) -> None:
     late = make_turn(50)
     world.tell(*logged_past(7), (late, make_reward(late, 1.0, after_s=11)))
     settle(learner)
-    assert late.inference_id not in learner._backlog.applied
-    assert applied_on([base_ref(1), base_ref(2)], world.blobs) == learner._backlog.applied
+    assert not learner.base.backlog.has_trained(late.inference_id)
+    assert applied_on([base_ref(1), base_ref(2)], world.blobs) == learner.base.backlog.applied
     world.tell(*logged_past(7, seed=1), (late, make_reward(late, -1.0, revision=1, after_s=9)))
     settle(learner)
     learner.close()
@@ -112,11 +112,11 @@ def test_who_said_how_much_is_known_after_a_restart(make_world: MakeWorld) -> No
     learner = world.learner(settings=settings)
     world.tell(*[(msgspec.structs.replace(turn, user_id=UserHash("loud")), reward) for turn, reward in logged_past(8)])
     settle(learner)
-    remembered = learner._rank_group._state.influence.state_dict()
+    remembered = learner.base._rank_group.state.influence.state_dict()
     learner.close()
     assert remembered["turns"] == 8
     learner = world.learner(settings=settings)
-    assert learner._rank_group._state.influence.state_dict() == remembered
+    assert learner.base._rank_group.state.influence.state_dict() == remembered
     learner.close()
 
 

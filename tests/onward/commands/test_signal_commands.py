@@ -12,7 +12,9 @@ from api_harness import Service, serve, wait_for
 from made_events import opening, reward
 
 from core.errors import OnwardError
-from core.events import PolicyVersion
+from core.events import Credit, Hint, PolicyVersion, Release, TextEdit
+from core.ids import OutcomeId
+from core.operations.fleet import Experiment
 from onward.commands import alarms, client
 from onward.commands import rewards as told
 from onward.directory.addresses import write_address
@@ -108,6 +110,30 @@ def test_policies_say_what_they_wait_for(service: Service, directory: Path, seen
     ]
 
 
+def test_policies_say_in_which_ring_a_version_is(service: Service, directory: Path, seen: Seen) -> None:
+    with service.store.work() as work:
+        version = work.policies.allocate(NOW)
+        made = PolicyVersion(
+            version=version, policy="base", digest="d", parent=None, manifest=None, weights="w", created_at=NOW
+        )
+        work.policies.put(made)
+        work.releases.put(Release(version=version, cluster="local", state="canary", why="", by="gate", at=NOW))
+
+    def shown(share: float, *rings: str) -> str:
+        running: dict[str, Any] = {"canary": version, "control": version, "salt": "s", "started_at": NOW}
+        with service.store.work() as work:
+            work.experiments.put(Experiment(experiment_id="e", cluster="local", share=share, rings=rings, **running))
+        client.show_policies(directory, None)
+        return seen()
+
+    assert "against 1, on 20% of the users" in shown(0.2)
+    assert "against 1, on ring staff" in (staff := shown(0.0, "staff"))
+    assert "% of the users" not in staff
+    early = shown(0.05, "staff", "early")
+    assert "against 1, on ring early, with 5% of the users" in early
+    assert "canary, ring early" in early
+
+
 def test_an_order_says_who_gave_it(service: Service, directory: Path, seen: Seen) -> None:
     client.give_order(directory, "pin", 1, "users complain", None)
     assert seen() == "version 1: pinned, by keyless"
@@ -138,7 +164,7 @@ def test_the_command_shows_what_comes(service: Service, directory: Path) -> None
     command = [sys.executable, "-m", "onward", "rewards", "tail", str(directory), "--count", "1", "--after", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         put_reward(service, "i1")
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=200)
     assert process.returncode == 0
     assert "i1  write" in out
 
@@ -161,6 +187,26 @@ def test_the_story_of_one_turn(service: Service, directory: Path, seen: Seen) ->
                 "revision 0", "revision 1", "late: tests failed")  # fmt: skip
     assert [word for word in expected if word not in shown] == []
     assert shown.index("asked") < shown.index("accepted: true") < shown.index("revision 0")
+
+
+def test_the_story_says_what_was_said_of_tokens(service: Service, directory: Path, seen: Seen) -> None:
+    inference_id = service.chat("hi").headers["x-onward-inference-id"]
+    service.turn(inference_id)
+    body = {"inference_id": inference_id, "metric_name": "accepted", "value": False}
+    assert service.post("/v1/feedback", {**body, "target_range": {"start": 0, "end": 2}}).status_code == 200
+    wait_for(service.outcomes)
+    put_reward(
+        service,
+        inference_id,
+        credits=(Credit(start=0, end=2, value=-0.5),),
+        edits=(TextEdit(start=1, end=2, token_ids=(7, 8, 9)),),
+        hints=(Hint(start=0, end=2, text="use our logger", outcome_id=OutcomeId("o")),),
+    )
+    told.explain(directory, inference_id, None)
+    shown = seen()
+    expected = ("accepted: false, by client, of tokens [0, 2)", "tokens [0, 2) are credited -0.500",
+                "tokens [1, 2) were replaced by 3 of the user's", 'tokens [0, 2): "use our logger"')  # fmt: skip
+    assert [words for words in expected if words not in shown] == []
 
 
 def test_a_turn_that_nobody_knows(service: Service, directory: Path) -> None:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 
 from core.errors import ConfigError
 from core.settings import ApiSettings, TlsSettings, load_settings
 from onward.commands.client import call
-from onward.directory.addresses import free_port, write_address
+from onward.directory.addresses import write_address
 from onward.directory.layout import Layout
 from onward.http.metrics_server import waiting_server
 from onward.http.tls import client_context, server_context
@@ -80,21 +81,21 @@ def made(directory: Path) -> dict[str, str]:
 
 def ask(url: str, certificate: str) -> Any:
     context = ssl.create_default_context(cafile=certificate)
-    with urllib.request.urlopen(url, timeout=20, context=context) as response:
+    with urllib.request.urlopen(url, timeout=60, context=context) as response:
         return json.load(response)
 
 
 def test_the_api_runs_on_uvloop() -> None:
-    with serving() as url, urllib.request.urlopen(url, timeout=20) as response:
+    with serving() as url, urllib.request.urlopen(url, timeout=60) as response:
         said = json.load(response)
     assert any(module.startswith("uvloop") for module in said["loops"])
     assert said["scheme"] == "http"
 
 
 def test_tls_and_who_never_shakes_hands(pair: dict[str, str], tmp_path: Path) -> None:
-    with serving(tls=pair, connections={"header_s": 0.5}) as url:
+    with serving(tls=pair, connections={"header_s": 3.0}) as url:
         assert url.startswith("https://127.0.0.1:")
-        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as silent:
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=60) as silent:
             assert ask(url, pair["certificate"])["scheme"] == "https"
             assert silent.recv(1) == b""
         layout = Layout(tmp_path)
@@ -107,11 +108,11 @@ def test_tls_and_who_never_shakes_hands(pair: dict[str, str], tmp_path: Path) ->
 
 
 def test_who_waits_speaks_tls_too(pair: dict[str, str]) -> None:
-    port = free_port("127.0.0.1")
+    port = free_port()
     settings = ApiSettings.model_validate({"port": port, "tls": pair})
     with waiting_server(settings, "start", lambda: "the log is away"):
         with (
-            socket.create_connection(("127.0.0.1", port), timeout=20),  # who never shakes hands keeps nobody
+            socket.create_connection(("127.0.0.1", port), timeout=60),  # who never shakes hands keeps nobody
             pytest.raises(urllib.error.HTTPError) as refused,
         ):
             ask(f"https://127.0.0.1:{port}/readyz", pair["certificate"])

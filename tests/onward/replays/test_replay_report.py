@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import made_events
+import msgspec
 import pytest
 from matplotlib.figure import Figure
 
@@ -11,7 +12,7 @@ from onward.replays.report import draw, strata, summary
 
 GAINS = {
     "snips": {"value": 0.1, "low": -0.05, "high": 0.25},
-    "dr": {"value": 0.2, "low": 0.1, "high": 0.3},
+    "stated": {"value": 0.2, "low": 0.1, "high": 0.3},
 }
 REPORT: dict[str, Any] = {
     "missing": 0,
@@ -20,7 +21,11 @@ REPORT: dict[str, Any] = {
     "version": 3,
     "weights_digest": "w",
     "weights": "blobs/3",
+    "where": "",
+    "not_chosen": 0,
+    "excluded": 0,
     "left_out": {},
+    "suites": [],
     "held_out": {"turns": 9, "refused": None, "gains": GAINS},
     "updates": [{"version": 2, "reward": 0.1, "kl": 0.0}, {"version": 3, "reward": 0.2, "kl": 0.1}],
     "learner": {},
@@ -34,6 +39,8 @@ def test_turns_are_told_apart_by_what_their_reward_was_made_of() -> None:
         made_events.reward("1", value=1.0, revision=1, components={"thumb": 1.0}),
         made_events.reward("3", value=-1.0, components={"thumb": 1.0}),
         made_events.reward("4", value=0.25, components={}),
+        made_events.reward("5", value=0.75, components={}),
+        msgspec.structs.replace(made_events.reward("5", value=0.0, revision=1, components={}), void=True),
     ]
     where = f"{rewards[0].namespace}|{rewards[0].workload}"
     assert strata(rewards) == {
@@ -52,7 +59,7 @@ def test_the_summary_has_what_users_held_out_say() -> None:
     ("held", "shown"),
     [
         (None, []),
-        (REPORT["held_out"], ["snips", "dr"]),
+        (REPORT["held_out"], ["snips", "stated"]),
         ({"turns": 0, "refused": "no turn that could be learned from", "gains": {}}, ["no turn that could"]),
     ],
     ids=["none", "gains", "refused"],

@@ -20,7 +20,8 @@ from serving.evals.engine_answers import EngineAnswers, Lost
 from serving.rendering import load_renderer
 
 ONE, TWO = base_ref(1), base_ref(2)
-SGLANG = {"ONWARD_SERVING__ENGINE": "sglang"}
+# No host says again that it is there: what was said once has to hold for as long as a test may take.
+SGLANG = {"ONWARD_SERVING__ENGINE": "sglang", "ONWARD_SERVING__FLEET__HEARTBEAT_TIMEOUT_S": "600"}
 CASE = Case.model_validate({"name": "case", "prompt": "?", "checker": {"kind": "exact", "text": ""}, "max_tokens": 2})
 
 
@@ -41,7 +42,7 @@ def test_engines_are_found_in_the_store_while_they_come(tmp_path: Path) -> None:
         server = ScriptedSglang()
         await server.start()
         try:
-            async with ask_fleet(foundation) as policy, asyncio.timeout(30):
+            async with ask_fleet(foundation) as policy, asyncio.timeout(120):
                 spoken = EngineAnswers(policy, load_renderer(foundation.model), ONE)
                 with pytest.raises(Lost, match="no engine serves version 1"):
                     await spoken(CASE)

@@ -23,7 +23,8 @@ from onward.commands.doctor import examine
 from onward.commands.options import overrides_of
 from onward.directory.private import _Formatter, private_folder
 
-NOT_SECRET = {"api.tls.key", "kafka.security.ssl_keyfile", "redis.prefix"}  # paths; what names begin with
+NOT_SECRET = {"api.tls.key", "kafka.security.ssl_keyfile", "quotas.keys", "redis.prefix"}  # paths; names of others
+NOT_SECRET |= {"privacy.statement_key", "privacy.user_keys"}  # a path; whether there are any
 
 
 def test_a_new_folder_is_its_owners_alone_and_a_wider_one_is_narrowed(tmp_path: Path) -> None:
@@ -131,6 +132,8 @@ def test_nor_do_a_thread_and_a_process_that_an_error_ends() -> None:
         "api.user_hash_key=x",
         "API.User_Hash_Key=x",
         "judge.api_key=x",
+        "alerts.targets.ops.url=https://hooks.example.org/x",
+        "tracing.token=x",
         "kafka.security.sasl_password=x",
         "serving.sglang.admin_key=x",
         "postgres.url=postgresql://a:pass@db/o",
@@ -189,7 +192,17 @@ def test_secrets_of_settings_are_found() -> None:
             "ONWARD_API__KEYS": '[{key = "key-of-a-plugin", namespace = "n"}]',
             "ONWARD_POSTGRES__URL": "postgresql://a:pass-of-postgres@db/o",
             "ONWARD_SERVING__SGLANG__ADMIN_KEY": "key-of-engines",
+            "ONWARD_ALERTS__TARGETS__OPS__URL": "https://hooks.example.org/whoever-knows-this-may-post",
+            "ONWARD_ALERTS__TARGETS__OPS__SECRET": "that-signs-requests",
+            "ONWARD_ALERTS__TARGETS__OPS__TOKEN": "token-of-alerts",
+            "ONWARD_TRACING__TOKEN": "token-of-traces",
         },
     )
-    assert set(secrets_of(settings)) == {"key-of-a-plugin", "pass-of-postgres", "key-of-engines"}
+    of_alerts = {
+        "https://hooks.example.org/whoever-knows-this-may-post",
+        "that-signs-requests",
+        "token-of-alerts",
+        "token-of-traces",
+    }
+    assert set(secrets_of(settings)) == {"key-of-a-plugin", "pass-of-postgres", "key-of-engines", *of_alerts}
     assert not any(secret in repr(settings) for secret in secrets_of(settings))

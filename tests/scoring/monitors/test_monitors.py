@@ -5,17 +5,19 @@ import random
 from types import ModuleType
 from typing import Any
 
+import made_events
 import msgspec
 import numpy as np
 import pytest
 from clean_turns import Change, turns
 
 from core.events import ToolCall
+from core.ids import SessionId
 from core.reward_spec import DerivedSpec
-from scoring.monitors import LEAST, MONITORS, Watched, Window, watch
+from scoring.monitors import LEAST, MONITORS, Monitor, Watched, Window, watch
 from scoring.monitors.signals import _gap, _shares
 from scoring.monitors.users import gini, top_share
-from scoring.monitors.watched import repetition
+from scoring.monitors.watched import repetition, with_reward
 
 BY_NAME = {monitor.name: monitor for monitor in MONITORS}
 
@@ -46,15 +48,30 @@ EXPLOITS: dict[str, Change] = {
     "component_share": lambda turn, _: {"components": turn.components | {"style": 9.0}},
     "reward_mass": some(0.4, unit="liar", value=-1.0),
     "feedback_rate": some(0.4, unit="spammer", told={"rejected": 1.0}),
+    "simulation_shows": lambda turn, _: {"form": ("lines begin '9: '",)} if turn.environment == "simulated" else {},
 }
 
-SHOWN_OTHERWISE = {"simulated_against_production", "component_share", "reward_mass", "feedback_rate"}
+SHOWN_OTHERWISE = {
+    "simulated_against_production",
+    "component_share",
+    "reward_mass",
+    "feedback_rate",
+    "simulation_shows",
+}
 """Monitors whose figures are not one measure in two windows."""
 NO_PAST_EXCUSES = {"reported_against_verified", "length_bias", "default_pays", "feedback_rate"}
 
 
+def window_of(monitor: Monitor, recent: list[Watched], reference: list[Watched]) -> Window:
+    """Return what the monitor is shown: of sides, both are recent."""
+    if not monitor.of_sides:
+        return Window.of(recent, reference)
+    simulated = [turn for turn in recent if turn.environment == "simulated"]
+    return Window.of(simulated, [turn for turn in recent if turn.environment == "production"])
+
+
 def tripped(recent: list[Watched], reference: list[Watched]) -> set[str]:
-    found = {monitor.name: monitor.examine(Window.of(recent, reference)) for monitor in MONITORS}
+    found = {monitor.name: monitor.examine(window_of(monitor, recent, reference)) for monitor in MONITORS}
     return {name for name, finding in found.items() if finding is not None and finding.trips}
 
 
@@ -140,7 +157,8 @@ def test_rewards_that_are_all_but_alike_go_with_nothing(smallest: float) -> None
 @pytest.mark.parametrize("name", EXPLOITS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_planted_exploit_trips_its_monitor(name: str, seed: int) -> None:
-    finding = BY_NAME[name].examine(Window.of(turns(seed, EXPLOITS[name]), turns(seed + 100)))
+    monitor = BY_NAME[name]
+    finding = monitor.examine(window_of(monitor, turns(seed, EXPLOITS[name]), turns(seed + 100)))
     assert finding is not None
     assert finding.trips, finding.figures
     if name not in SHOWN_OTHERWISE:
@@ -252,3 +270,11 @@ def test_who_says_more_than_a_fifth_must_also_say_ten_times_what_others_do(most:
     assert finding is not None
     assert finding.figures["share"] > 0.2
     assert finding.trips is trips
+
+
+def test_a_void_reward_takes_away_what_a_turn_had() -> None:
+    said = made_events.completion(SessionId("s"))
+    rewarded = with_reward(watch(said, DerivedSpec()), made_events.reward_of(said, 0.5, said.received_at))
+    assert rewarded.value == 0.5
+    void = msgspec.structs.replace(made_events.reward_of(said, 0.0, said.received_at, revision=1), void=True)
+    assert (with_reward(rewarded, void).value, with_reward(rewarded, void).components) == (None, {})

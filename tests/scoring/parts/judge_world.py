@@ -137,7 +137,7 @@ class Judging:
 
     def run(self, judge: Judge, until: Callable[[], Any] | None = None) -> None:
         """Run the judge until the condition is met, or until it has nothing left to do."""
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + 120
         while not (until() if until is not None else self.is_done(judge)):
             assert time.monotonic() < deadline_s, "waited in vain"
             step(judge, 0.01)

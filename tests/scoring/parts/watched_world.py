@@ -94,7 +94,8 @@ class Users:
         return turn
 
     def _say(self, turn: Completion, name: str, value: bool, source: OutcomeSource = "user") -> None:
-        self.said.append(self.events.outcome(turn, name, value, self.seconds, source=source))
+        about = {"source": source, "namespace": turn.namespace}
+        self.said.append(self.events.outcome(turn, name, value, self.seconds, **about))
 
     def _reward(self, turn: Completion, value: float, by_default: bool = False) -> None:
         said = () if by_default else (OutcomeId("said"),)
@@ -136,7 +137,7 @@ class Watching:
         They are in order for each monitor."""
         reader, found = self.world.log.reader([Topic.ALARMS]), []
         try:
-            deadline_s = time.monotonic() + 60
+            deadline_s = time.monotonic() + 120
             while not found or len(found) < least:
                 found += [record.event for record in reader.poll(1000, 0.1 if least else 0)]
                 if not least or time.monotonic() > deadline_s:

@@ -187,10 +187,14 @@ def ran(result: str | None, name: str = "run_tests", call_id: str = "call-0") ->
         (ran("it ran"), True),
         (ran(None), True),
         (ran("1 failed, says the log", "read_log"), True),
+        (ran("Error: no such file", "read_log"), False),
+        (ran("all is well\nexit code 0", "ci"), True),
+        (ran("2 of 40 did not\nexit code 1", "ci"), False),  # the spec's `derived.tests` do not know it
+        (ran('{"success": false}', "ci"), False),
     ],
 )
 def test_a_run_that_failed_backs_no_claim(lab: ModuleType, before: list[dict[str, Any]], is_backed: bool) -> None:
-    claim = CLAIM | {"needs": "^run_tests|pytest|^read_log"}
+    claim = CLAIM | {"needs": "^run_tests|pytest|^read_log|^ci"}
     spec = spec_of(penalties={"unbacked_claim": -0.1}, claims=[claim])
     turn = lab.Events().turn("s", 0, text="All tests pass.", messages=(said("user", "a"), *before))
     assert bool(scored(lab, spec, turn)) is not is_backed

@@ -72,7 +72,7 @@ def test_a_share_that_was_taken_says_more_than_that_it_was(lab: ModuleType) -> N
 def test_the_shipped_spec_has_every_kind_of_outcome(lab: ModuleType) -> None:
     spec = load_reward_spec(SHIPPED_REWARDS)
     kinds = "accepted rejected partially_accepted edited survived_30s survived_5m survived_1h survived_1d survived_1w "
-    kinds += "reverted tests_passed "
+    kinds += "reverted tests_passed task_reward infrastructure_failure out_of_time "
     kinds += "build_passed lint_passed follow_up regenerated abandoned latency_felt rating plan_useful answer_useful "
     assert spec.outcomes.keys() == set(
         (kinds + "judgement comment demonstration shown survived_30s survived_5m").split()

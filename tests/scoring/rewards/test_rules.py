@@ -238,7 +238,7 @@ def test_a_sessions_outcome_does_not_speak_of_turns_that_came_after_it(lab: Modu
     assert reward.inference_id == turn.inference_id
 
 
-@pytest.mark.parametrize("fields", [{"purpose": "side"}, {"purpose": "judge"}, {"purpose": "summary"}])
+@pytest.mark.parametrize("fields", [{"purpose": "side"}, {"purpose": "judge"}])
 def test_turns_beside_the_session_get_none_of_its_credit(lab: ModuleType, fields: dict[str, str]) -> None:
     events = lab.Events()
     beside, turn = events.turn("s", 0, **fields), events.turn("s", 1)
@@ -247,6 +247,16 @@ def test_turns_beside_the_session_get_none_of_its_credit(lab: ModuleType, fields
     assert reward.inference_id == turn.inference_id
     own = events.outcome(beside, "accepted", True, 6)
     assert len(lab.score(spec_of({"accepted": ACCEPTED}), [*log, own])) == 2
+
+
+def test_a_summary_shares_in_what_became_of_its_session(lab: ModuleType) -> None:
+    events = lab.Events()
+    turns = [events.turn("s", 0), events.turn("s", 1, purpose="summary"), events.turn("s", 2)]
+    log = [*turns, events.outcome("s", "accepted", True, 5)]
+    rewards = lab.score(spec_of({"accepted": ACCEPTED}), log, until=lab.at(500))
+    assert {reward.inference_id: reward.value for reward in rewards} == dict.fromkeys(
+        (turn.inference_id for turn in turns), 1.0
+    )
 
 
 @pytest.mark.parametrize("how", ["session_done", "ended", "idle"])

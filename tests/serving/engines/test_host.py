@@ -208,6 +208,8 @@ def test_an_engine_that_is_away_is_tried_again_in_good_time(world: ReleaseWorld)
     world.run()
     world.engine.away = True
     want(world, 2)
+    # Nobody else waits for the loader of an engine that is away, and a busy machine may not have let it try yet.
+    world.run(until=lambda: status(world).detail != "")
     world.pass_time(3)
     calls = world.engine.fuse.calls
     assert (status(world).state, status(world).serving) == ("starting", None)
@@ -281,7 +283,7 @@ def test_the_heart_beats_while_the_engine_is_slow(make_world: MakeWorld, slow: s
 
     def slowly(argument: Any) -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         act(argument)
 
     setattr(world.engine, slow, slowly)
@@ -290,7 +292,7 @@ def test_the_heart_beats_while_the_engine_is_slow(make_world: MakeWorld, slow: s
     thread = threading.Thread(target=lambda: [step(host, 0.01) for _ in iter(over.is_set, True)])
     thread.start()
     try:
-        assert begun.wait(30)
+        assert begun.wait(120)
         beats: set[Any] = set()
         wait_for(lambda: beats.add(status(world).heartbeat_at) or len(beats) > 3)
         assert status(world).state == ("ready" if slow == "load" else "swapping")
@@ -299,7 +301,7 @@ def test_the_heart_beats_while_the_engine_is_slow(make_world: MakeWorld, slow: s
     finally:
         go_on.set()
         over.set()
-        thread.join(30)
+        thread.join(120)
 
 
 def test_a_wake_is_not_waited_for(world: ReleaseWorld) -> None:
@@ -309,7 +311,7 @@ def test_a_wake_is_not_waited_for(world: ReleaseWorld) -> None:
     host.wake()
     started_s = time.monotonic()
     step(host, 60.0)
-    assert time.monotonic() - started_s < 10
+    assert time.monotonic() - started_s < 40
 
 
 def _nothing(world: ReleaseWorld) -> Any:

@@ -13,7 +13,7 @@ from api.turns.capture import Capture
 from core.clock import SystemClock
 from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import VersionSpan
-from core.ids import UNKNOWN, base_ref
+from core.ids import UNKNOWN, PolicyName, PolicyRef, Version, base_ref
 from core.ports import TokenChunk
 from serving.engines.sglang.generation.answer import EngineAnswer
 from serving.engines.sglang.generation.spans import version_of, version_spans, within
@@ -131,6 +131,17 @@ def test_however_it_is_told_the_answer_is_the_same(run: Run, is_incremental: boo
 
 
 # ------------------------------------------------------------------------------------------------ versions
+
+
+def test_the_wait_is_that_before_the_first_token() -> None:
+    """What a swap sent back waits once more, and the engine tells the sum of all its waits."""
+    answer = EngineAnswer("the engine")
+    for said in (event([4], queue_time=0.25), event([5], 2, finish="stop", queue_time=3.0)):
+        answer.take(said)
+    assert answer.queue_s == 0.25
+    silent = EngineAnswer("the engine")
+    silent.take(event([4]))
+    assert silent.queue_s is None, "without --enable-metrics it tells nothing"
 
 
 def test_one_label_from_first_to_last_is_certain() -> None:
@@ -284,3 +295,29 @@ def test_an_error_within_the_stream_is_raised() -> None:
     assert refused.value.param == "temperature"
     with pytest.raises(EngineUnavailable, match="500 out of memory"):
         take_all([event([4]), decode_event(b'{"error": {"message": "out of memory", "code": 500}}')])
+
+
+# ------------------------------------------------------------------------------------------------ named versions
+
+ACME_7 = PolicyRef(PolicyName("acme"), Version(7))
+
+
+def named(events: Sequence[Event]) -> list[TokenChunk]:
+    answer = EngineAnswer(WHERE, ACME_7)
+    return [chunk for each in events for chunk in answer.take(each)]
+
+
+def test_an_answer_of_an_adapter_is_of_the_version_that_its_request_named() -> None:
+    last = event([7], 3, label="1", finish="stop", spans=[("1", 0, 3)], num_retractions=1)
+    chunks = named([event([5], label="1"), event([6], 2, label="1", num_retractions=1), last])
+    assert tokens_of(chunks) == [5, 6, 7]
+    assert {chunk.version for chunk in chunks} == {ACME_7}
+    assert all(chunk.confirmed for chunk in chunks), "it is prefilled again with the same adapter"
+    assert chunks[-1].version_spans == (VersionSpan(start=0, end=3, version=ACME_7),)
+
+
+def test_an_adapter_upon_other_weights_than_the_given_ones_is_no_version_of_ours() -> None:
+    chunks = named([event([5], label="1"), event([6], 2, label="2", finish="stop", spans=[("1", 0, 1), ("2", 1, 2)])])
+    assert [chunk.version for chunk in chunks] == [ACME_7, UNKNOWN]
+    assert chunks[-1].untrainable_reasons == ("unknown_version",)
+    assert [span.version for span in chunks[-1].version_spans or ()] == [ACME_7, UNKNOWN]

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from engine_world import MODEL, Published
-from sglang_server import PYTHON, SglangServer, sglang_server
+from sglang_server import PYTHON, SglangServer
 
 from core.errors import EngineUnavailable, WeightsError
 from core.ids import ANCHOR, PolicyRef, base_ref
+from core.model.beside import probe_path
 from core.model.probes import agrees, get_probe
 from core.settings import SglangSettings, SglangTimeoutSettings
 from serving.engines.sglang.admin import Admin
@@ -22,7 +23,7 @@ from serving.engines.sglang.swap import NEXT, SwapStep, table
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
 TWO, THREE = base_ref(2), base_ref(3)
-SETTINGS = SglangSettings(python=PYTHON, timeouts=SglangTimeoutSettings(admin_s=5.0, health_every_s=0.1, health_s=2.0))
+SETTINGS = SglangSettings(python=PYTHON, timeouts=SglangTimeoutSettings(admin_s=15.0, health_every_s=0.1, health_s=2.0))
 
 
 class Killed(BaseException):
@@ -51,10 +52,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Published:
     return made
 
 
-@pytest.fixture(scope="module")
-def server(world: Published) -> Iterator[SglangServer]:
-    with sglang_server(MODEL, world.directory / "server") as made:
-        yield made
+@pytest.fixture
+def server(tiny_sglang: SglangServer) -> SglangServer:
+    return tiny_sglang
 
 
 @pytest.fixture
@@ -180,6 +180,18 @@ def test_neighbours_at_a_small_learning_rate_are_told_apart(
     engine.switch(TWO)
     assert SwapStep.RELOAD in watcher.steps
     assert really_serves(world, server, TWO)
+
+
+def test_a_version_whose_parent_was_discarded_serves(world: Published, engine: SglangEngine) -> None:
+    """Its own probe says what it is; the parent's went with its weights."""
+    path = probe_path(TWO)
+    probe = world.blobs.get(path)
+    world.blobs.delete(path)
+    try:
+        engine.switch(THREE)
+        assert engine.serving() == THREE
+    finally:
+        world.blobs.put(path, probe)
 
 
 def test_weights_that_somebody_else_put_are_not_taken_for_ours(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from core.errors import EngineUnavailable, InvalidRequest, OnwardError
 from core.events import Grammar, Sampling
-from core.ids import InferenceId
+from core.ids import InferenceId, PolicyName, PolicyRef, Version
 from core.ports import GenerateRequest
 from serving.engines.sglang.generation.refusals import refusal
 from serving.engines.sglang.generation.sse import EventStream
@@ -212,3 +212,32 @@ def test_a_grammar_that_the_server_cannot_follow_is_no_loss_of_the_server(status
     error = refusal(WHERE, status, message)
     assert isinstance(error, InvalidRequest)
     assert error.code == code
+
+
+# ------------------------------------------------------------------------------------------------ adapters
+
+
+def test_a_request_names_the_adapter_that_answers_it() -> None:
+    request = GenerateRequest(
+        inference_id=InferenceId("0"), prompt_token_ids=(5,), sampling=Sampling(max_tokens=1), stop_token_ids=()
+    )
+    named = {
+        number: json.loads(encode_request(request, "rid-1", PolicyRef(PolicyName("acme"), Version(number))))
+        for number in (1, 7)
+    }
+    assert (named[7]["lora_path"], named[7]["extra_key"]) == ("acme@7", "acme@7")
+    assert named[1]["lora_path"] == "given", "it has an adapter of zeros"
+    assert named[1]["extra_key"] == "acme@1", "no other policy's first version goes on from its prefixes"
+    assert not {"lora_path", "extra_key"} & json.loads(encode_request(request, "rid-1")).keys()
+
+
+@pytest.mark.parametrize(
+    "message",  # of sglang 0.5.23, srt/managers/tokenizer_manager.py and srt/lora/lora_registry.py
+    [
+        "Got LoRA adapter that has never been loaded: acme@7\nAll loaded adapters: dict_keys([]).",
+        "Failed to implicitly load LoRA adapter acme@7: LoRA adapter 'acme@7' has an incomplete unload. Retry",
+        "The following requested LoRA adapters are not loaded: acme@7\nLoaded adapters: odict_keys([]).",
+    ],
+)
+def test_a_server_without_the_adapter_is_no_fault_of_the_client(message: str) -> None:
+    assert isinstance(refusal(WHERE, 400, message), EngineUnavailable)

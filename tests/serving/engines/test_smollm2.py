@@ -133,7 +133,8 @@ def test_the_engine_within_the_process_swaps_to_an_adapter_in_mid_answer(
                 assert worst(model, later, new) < TOLERANCE
         engine.switch(ANCHOR)
         (again,) = asyncio.run(together(engine, [asking(prompt, temperature=0.0, max_tokens=12)]))
-        assert [c.token_ids for c in again] == [c.token_ids for c in first], "rolled back, to the bit"
+        said = [[token for chunk in chunks for token in chunk.token_ids] for chunks in (first, again)]
+        assert said[0] == said[1], "rolled back, to the bit"
 
 
 async def together(policy: Policy, requests: list[GenerateRequest]) -> list[list[TokenChunk]]:
@@ -141,14 +142,16 @@ async def together(policy: Policy, requests: list[GenerateRequest]) -> list[list
 
 
 async def swapped(engine: LocalEngine, requests: list[GenerateRequest]) -> list[list[TokenChunk]]:
-    """Ask all at once, and switch once the first has its fourth token."""
+    """Ask all at once, and switch once each has its first tokens."""
     streams: list[AsyncGenerator[TokenChunk, None]] = [engine.generate(request) for request in requests]
-    begun = [[await anext(stream) for _ in range(4)] for stream in streams[:1]]
+    begun = await asyncio.gather(*(_first(stream) for stream in streams))
     rest = [asyncio.ensure_future(_rest(stream)) for stream in streams]
-    await asyncio.sleep(0.3)
     await asyncio.to_thread(engine.switch, TWO)
-    after = [await each for each in rest]
-    return [begun[0] + after[0], *after[1:]]
+    return [first + await each for first, each in zip(begun, rest, strict=True)]
+
+
+async def _first(stream: AsyncGenerator[TokenChunk, None]) -> list[TokenChunk]:
+    return [await anext(stream) for _ in range(4)]
 
 
 async def _rest(stream: AsyncGenerator[TokenChunk, None]) -> list[TokenChunk]:

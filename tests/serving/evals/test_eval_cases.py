@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from core.errors import ConfigError
-from serving.evals.cases import load_suite
+from serving.evals.cases import Case, load_suite
 from serving.evals.checkers import Checker, Command
 
 GOOD = """
@@ -48,8 +48,9 @@ def test_a_suite_is_all_files_below_its_directory(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("not a case")
     suite = load_suite(tmp_path)
     assert [case.name for case in suite.cases] == ["sum", "json", "sum again", "json again"]
-    assert suite.cases[0].request() == [{"role": "user", "content": "Add 2 and 3."}]
-    assert [message["role"] for message in suite.cases[1].request()] == ["system", "user"]
+    requests = [case.request() for case in suite.cases if isinstance(case, Case)]
+    assert requests[0] == [{"role": "user", "content": "Add 2 and 3."}]
+    assert [message["role"] for message in requests[1]] == ["system", "user"]
     assert suite.solutions() == dict.fromkeys(("json", "json again"), '{"name": "Onward"}')
     assert suite.directories["sum again"] == tmp_path / "more"
 

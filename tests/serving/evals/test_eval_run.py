@@ -1,6 +1,7 @@
 """Suites run in time and a few cases at once; a case that cannot run says why; commands run within limits."""
 
 import asyncio
+import errno
 import json
 import os
 import sys
@@ -80,9 +81,17 @@ def test_cases_beyond_the_budget_could_not_run() -> None:
         await asyncio.sleep(0 if case.name == "0" else 3600)
         return "yes"
 
-    found = asyncio.run(run_suite(suite_of(*[SAYS_YES] * 4), answer, Limits(budget_s=0.2, concurrency=1)))
+    found = asyncio.run(run_suite(suite_of(*[SAYS_YES] * 4), answer, Limits(budget_s=1.0, concurrency=1)))
     assert [result.score for result in found] == [1.0, None, None, None]
-    assert set(unscored(found).values()) == {"the suite's 0.2 s were over"}
+    assert set(unscored(found).values()) == {"the suite's 1 s were over"}
+
+
+def test_what_this_machine_lacks_is_no_score_and_ends_nothing() -> None:
+    async def answer(case: Case) -> str:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    (found,) = asyncio.run(run_suite(suite_of(SAYS_YES), answer, Limits()))
+    assert (found.score, "too many open files" in found.why) == (None, True)
 
 
 def test_a_fault_of_ours_ends_the_run() -> None:
@@ -93,7 +102,7 @@ def test_a_fault_of_ours_ends_the_run() -> None:
         asyncio.run(run_suite(suite_of(SAYS_YES), answer, Limits()))
 
 
-def check(script: str, answer: str = "", timeout_s: float = 20.0) -> bool:
+def check(script: str, answer: str = "", timeout_s: float = 60.0) -> bool:
     return asyncio.run(accepts([sys.executable, "-c", script], answer, timeout_s))
 
 
@@ -126,19 +135,27 @@ def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path: P
 
     async def impatient() -> None:
         running = asyncio.create_task(accepts([sys.executable, "-c", script], "", 3600))
-        assert await asyncio.to_thread(within_10_s, lambda: told.exists() and told.read_text() != "")
+        assert await asyncio.to_thread(in_time, lambda: told.exists() and told.read_text() != "")
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
 
     asyncio.run(impatient())
     pid = int(told.read_text())  # killed, and so was its parent, which would have waited for it
-    assert within_10_s(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    assert in_time(lambda: has_ended(pid))
     assert not check("import time; time.sleep(600)", timeout_s=0.5)
 
 
-def within_10_s(holds: Callable[[], bool]) -> bool:
-    until_s = time.monotonic() + 10
+def has_ended(pid: int) -> bool:
+    """Return whether a process is gone, or waits for its parent alone; it may go while it is looked at."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def in_time(holds: Callable[[], bool]) -> bool:
+    until_s = time.monotonic() + 60
     while not holds() and time.monotonic() < until_s:
         time.sleep(0.01)
     return holds()
@@ -158,7 +175,7 @@ def test_a_command_stays_within_its_bounds(greedy: str) -> None:
 
 def test_a_command_that_is_not_there_is_no_wrong_answer() -> None:
     with pytest.raises(CannotRun, match="/nowhere/check: not found, or cannot be run"):
-        asyncio.run(accepts(["/nowhere/check"], "", 10.0))
+        asyncio.run(accepts(["/nowhere/check"], "", 60.0))
 
 
 def test_suites_run_commands_where_they_are_allowed(tmp_path: Path) -> None:
@@ -197,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.asked.append((self.path, headers, body))
-        self.server.wait.wait(10)
+        self.server.wait.wait(60)
         self.send_response(self.server.status)
         self.end_headers()
         self.wfile.write(self.server.body.encode())
@@ -215,7 +232,7 @@ def server() -> Iterator[_Server]:
         server.shutdown()
 
 
-def ask(url: str, timeout_s: float = 10.0, **entries: object) -> str:
+def ask(url: str, timeout_s: float = 60.0, **entries: object) -> str:
     async def once() -> str:
         endpoint = Endpoint(url, "live", "key", timeout_s)
         try:
@@ -277,4 +294,4 @@ def test_an_endpoint_that_hangs_or_is_away_says_so(server: _Server) -> None:
 def test_nothing_is_left_of_what_ran() -> None:
     before = set(psutil.Process(os.getpid()).children(recursive=True))
     check("pass")
-    assert set(psutil.Process(os.getpid()).children(recursive=True)) == before
+    assert set(psutil.Process(os.getpid()).children(recursive=True)) <= before

@@ -10,8 +10,10 @@ import pytest
 from aiohttp import web
 from fleet_table import LIVE, FleetTable
 from policy_world import PATIENCE_S, World, asking, fleet_of
+from ports import free_port
 from scripted_sglang import (
     Line,
+    answers,
     dies,
     dies_after_a_token,
     dies_after_the_headers,
@@ -23,7 +25,6 @@ from scripted_sglang import (
     refuses,
     refuses_midway,
 )
-from sglang_server import free_port
 from stepping import step
 
 from core import telemetry
@@ -44,6 +45,12 @@ def told(chunks: list[TokenChunk]) -> list[tuple[str | None, int]]:
     return [(chunk.replica, token) for chunk in chunks for token in chunk.token_ids]
 
 
+@pytest.fixture
+def long_suspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let who failed a moment ago be asked last, although a busy machine takes long for that moment."""
+    monkeypatch.setattr(fleet_policy, "_SUSPECT_S", PATIENCE_S)
+
+
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not holds():  # noqa: ASYNC110  # what is waited for sets no event
@@ -56,6 +63,48 @@ def figure(name: str, **labels: str) -> float:
 
 def retries() -> float:
     return figure("router_retries_total")
+
+
+# ------------------------------------------------------------------------------------------------ versions by name
+
+
+def test_a_request_names_what_its_replica_serves_where_that_holds_many(tmp_path: Path) -> None:
+    """So it ends under that version, whatever the replica serves meanwhile."""
+
+    async def run() -> None:
+        async with fleet_of(tmp_path, names_versions=True) as world:
+            world.beat("a", holds_many=True, pinnable=(base_ref(1), LIVE, NEXT))
+            world.a.scripts += [upon_the_given_model] * 3
+            chunks = await world.ask()
+            assert {chunk.version for chunk in chunks} == {LIVE}
+            assert {chunk.version for chunk in await world.ask(version=NEXT)} == {NEXT}
+            assert {chunk.version for chunk in await world.ask(version=base_ref(1))} == {base_ref(1)}
+            assert [body.get("lora_path") for body in world.a.asked] == [str(LIVE), str(NEXT), "given"]
+
+    asyncio.run(run())
+
+
+def test_a_replica_that_lacks_the_adapter_loses_the_request_to_another(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with fleet_of(tmp_path, names_versions=True) as world:
+            for name in ("a", "b"):
+                world.beat(name, holds_many=True)
+            world.a.scripts.append(lacks_the_adapter)
+            world.b.scripts.append(upon_the_given_model)
+            assert told(await world.ask()) == [("b", 10), ("b", 11), ("b", 12)]
+
+    asyncio.run(run())
+
+
+async def upon_the_given_model(line: Line) -> web.StreamResponse:
+    for place in range(3):
+        await line.token(10 + place, {"type": "length"} if place == 2 else None, label="1")
+    return await line.end()
+
+
+async def lacks_the_adapter(_: Line) -> web.StreamResponse:
+    message = "Got LoRA adapter that has never been loaded: 3"
+    return web.json_response({"error": {"message": message}}, status=400)
 
 
 # ------------------------------------------------------------------------------------------------ answered
@@ -127,6 +176,7 @@ def test_the_first_token_of_each_newer_version_is_told_once(tmp_path: Path) -> N
 # ------------------------------------------------------------------------------------------------ lost
 
 
+@pytest.mark.usefixtures("long_suspected")
 @pytest.mark.parametrize("loses", [dies, dies_after_the_headers, ends_without_an_end, is_busy, gives_up])
 def test_what_is_lost_before_a_token_is_asked_of_another(tmp_path: Path, loses: Any) -> None:
     async def run() -> None:
@@ -190,7 +240,8 @@ def test_what_is_lost_after_a_token_is_lost(tmp_path: Path) -> None:
 
 
 def test_who_failed_is_asked_again_when_nobody_else_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_policy, "_SUSPECT_S", 0.05)
+    # Long enough that the first is suspected still when the second is chosen: else that one is never asked.
+    monkeypatch.setattr(fleet_policy, "_SUSPECT_S", 1.0)
 
     async def run() -> None:
         async with fleet_of(tmp_path) as world:
@@ -202,9 +253,10 @@ def test_who_failed_is_asked_again_when_nobody_else_is_left(tmp_path: Path, monk
     asyncio.run(run())
 
 
+@pytest.mark.usefixtures("long_suspected")
 def test_when_all_lose_it_for_long_the_caller_is_told(tmp_path: Path) -> None:
     async def run() -> None:
-        async with fleet_of(tmp_path, fleet={"engine_wait_s": 0.1}) as world:
+        async with fleet_of(tmp_path, fleet={"engine_wait_s": 1.0}) as world:
             world.a.scripts.append(dies)
             world.b.scripts.append(dies)
             with pytest.raises(EngineUnavailable, match="every engine lost the request"):
@@ -302,9 +354,29 @@ def test_a_hosts_word_is_not_believed_against_tokens_that_come(tmp_path: Path, m
 
 def test_silence_beyond_the_setting_is_a_loss(tmp_path: Path) -> None:
     async def run() -> None:
-        async with fleet_of(tmp_path, sglang=SglangSettings(timeouts=SglangTimeoutSettings(silence_s=0.1))) as world:
+        async with fleet_of(tmp_path, sglang=SglangSettings(timeouts=SglangTimeoutSettings(silence_s=1.0))) as world:
             world.a.scripts.append(hangs)
             assert told(await world.ask(1)) == [("b", 10)]
+
+    asyncio.run(run())
+
+
+def test_a_request_of_low_priority_waits_for_as_long_as_others_go_first(tmp_path: Path) -> None:
+    goes_on = asyncio.Event()
+
+    async def is_paused(line: Line) -> web.StreamResponse:
+        await line.token(7)
+        await goes_on.wait()
+        return await answers(line)
+
+    async def run() -> None:
+        async with fleet_of(tmp_path, sglang=SglangSettings(timeouts=SglangTimeoutSettings(silence_s=1.0))) as world:
+            world.a.scripts += [is_paused, hangs]
+            paused = asyncio.ensure_future(world.ask(2, priority="low", cache_key=key_of(world, "a")))
+            await until(lambda: len(world.a.asked) == 1)
+            assert told(await world.ask(1, cache_key=key_of(world, "a"))) == [("b", 10)], "as long a silence is a loss"
+            goes_on.set()
+            assert told(await paused) == [("a", 7), ("a", 10), ("a", 11)]
 
     asyncio.run(run())
 
@@ -312,7 +384,7 @@ def test_silence_beyond_the_setting_is_a_loss(tmp_path: Path) -> None:
 def test_the_time_that_a_hung_engine_took_is_not_held_against_the_request(tmp_path: Path) -> None:
     async def run() -> None:
         async with fleet_of(
-            tmp_path, fleet={"engine_wait_s": 0.1}, sglang=SglangSettings(timeouts=SglangTimeoutSettings(silence_s=0.3))
+            tmp_path, fleet={"engine_wait_s": 0.5}, sglang=SglangSettings(timeouts=SglangTimeoutSettings(silence_s=1.0))
         ) as world:
             world.a.scripts.append(hangs)
             assert told(await world.ask(1)) == [("b", 10)]
@@ -423,5 +495,46 @@ def test_the_live_version_is_the_released_one(tmp_path: Path) -> None:
             step(world.table.view, 0)
             assert world.policy.live_version == NEXT
             assert figure("policy_version") == NEXT.version
+
+    asyncio.run(run())
+
+
+# ------------------------------------------------------------------------------------------------ two classes
+
+
+def test_requests_whose_grammars_are_compiled_count_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def compiles(*_: object) -> None:
+        await asyncio.sleep(0.05)
+
+    async def run() -> None:
+        async with fleet_of(tmp_path, fleet={"low_priority": 1}) as world:
+            monkeypatch.setattr(world.policy, "_follow", compiles)
+            for server in (world.a, world.b):
+                server.scripts.append(hangs_after_a_token)
+            both = [world.policy.generate(asking(priority="low")) for _ in range(2)]
+            chunks = await asyncio.gather(*(anext(each) for each in both))
+            assert {chunk.replica for chunk in chunks} == {"a", "b"}
+            for each in both:
+                await each.aclose()
+
+    asyncio.run(run())
+
+
+def test_low_priority_waits_where_engines_have_as_much_of_it_as_they_may(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with fleet_of(tmp_path, fleet={"low_priority": 1, "engine_wait_s": 0.1}) as world:
+            for server in (world.a, world.b):
+                server.scripts.append(hangs_after_a_token)
+            first, second = (world.policy.generate(asking(priority="low")) for _ in range(2))
+            assert {(await anext(each)).replica for each in (first, second)} == {"a", "b"}
+            third = asyncio.ensure_future(world.ask(1, priority="low"))
+            assert len(told(await world.ask(3))) == 3, "others do not wait"
+            await asyncio.sleep(0.2)
+            assert not third.done(), "nor does it give up: engines are there"
+            await second.aclose()
+            assert len(told(await third)) == 1
+            await first.aclose()
+            priorities = [body["priority"] for server in (world.a, world.b) for body in server.asked]
+            assert sorted(priorities) == [0, 0, 0, 100]
 
     asyncio.run(run())

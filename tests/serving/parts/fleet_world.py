@@ -10,11 +10,11 @@ from typing import TypeVar, cast
 
 import made_events
 from engine_world import MODEL, Published
-from sglang_server import PYTHON, sglang_server
+from sglang_server import PYTHON, SglangServer, sglang_server
 
 from core.clock import SystemClock
 from core.events import Release
-from core.grammars.library import grammars_of
+from core.grammars.library import VERSION, grammars_of
 from core.ids import ANCHOR
 from core.ports import Engine, GenerateRequest, Policy, TokenChunk, WeightsRef
 from core.settings import ServingSettings, SglangSettings
@@ -82,7 +82,8 @@ class Fleet:
         self._engines: list[Engine] = []
 
     def host(self, engine: Engine) -> None:
-        host = EngineHost(engine, self.store, "local", self.clock, heartbeat_s=0.2, poll_s=0.02)
+        paces = {"heartbeat_s": 0.2, "poll_s": 0.02}
+        host = EngineHost(engine, self.store, "local", self.clock, llguidance=VERSION, **paces)
         self.hosts[engine.name] = host, Stepper(Rounds(engine.name, host).step)
         self._engines.append(engine)
 
@@ -116,18 +117,20 @@ def sglang_fleet(
     versions: int = 1,
     sglang: SglangSettings | None = None,
     extra: Sequence[str] = (),
+    running: Sequence[SglangServer] = (),
     **serving: object,
 ) -> Iterator[Fleet]:
     """Run real servers with hosts of their own, which serve the anchor.
 
-    Versions from 2 on are published and not released. `extra`: arguments of the servers."""
+    Versions from 2 on are published and not released. `extra`: arguments of the servers; `running`: servers to use that
+    run already, one for each name."""
     settings = ServingSettings(sglang=sglang or SglangSettings(python=PYTHON), **serving)  # type: ignore[arg-type]
     world = Published(directory / "published", model)
     for version in range(2, versions + 1):
         world.publish(version)
     dtype = settings.sglang.dtype
     with ExitStack() as stack:
-        servers = [
+        servers = running or [
             stack.enter_context(sglang_server(model, directory / name, dtype=dtype, extra=extra)) for name in names
         ]
         fleet = Fleet(directory, world, settings)

@@ -1,7 +1,8 @@
-"""A tiny random model, its published versions, and whole answers of an engine that serves it."""
+"""A tiny random model, its versions, whole answers of an engine that serves it, and a gate before its steps."""
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from core.events import Sampling
 from core.ids import InferenceId, PolicyRef, base_ref
 from core.ports import GenerateRequest, TokenChunk, WeightsRef
 from serving.engines.local import LocalEngine
+from serving.engines.local.sequence import Sequence as Asked
 from serving.weights.published import BlobWeights
 
 CONTEXT = 160
@@ -78,6 +80,16 @@ class Answer:
         self.cached_tokens = chunks[0].cached_tokens
 
 
+def assert_exact(world: World, given: Answer, temperature: float = 1.0) -> None:
+    """Assert that each token's log-probability is that of its version, over the full prefix."""
+    tokens = [*given.request.prompt_token_ids, *given.token_ids]
+    assert len(given.logprobs) == len(given.token_ids) == len(given.versions)
+    scored = {version: world.score(version, tokens, temperature) for version in set(given.versions)}
+    first = len(given.request.prompt_token_ids) - 1
+    expected = torch.stack([scored[version][first + at] for at, version in enumerate(given.versions)])
+    assert (expected - torch.tensor(given.logprobs)).abs().max() <= 1e-4
+
+
 def request(
     prompt: list[int], *, stop: tuple[int, ...] = (), version: int | None = None, **fields: Any
 ) -> GenerateRequest:
@@ -117,3 +129,45 @@ async def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  # the condition belongs to another thread
             await asyncio.sleep(0.002)
+
+
+class Gate:
+    """Lets an engine say so many tokens, and no step begin beyond them until a test allows more.
+
+    On a busy machine the engine's thread may end an answer before the test's event loop, or a thread that is to swap
+    versions, does its next step. Whoever orders something of the engine while the gate is shut is served as ever."""
+
+    def __init__(self, engine: LocalEngine, tokens: float, of: Callable[[Asked], bool] = lambda each: True) -> None:
+        """Count the tokens of the requests that `of` chooses: while there are others, the gate stays open to all."""
+        self._scheduler, self._allowed, self._of = engine._scheduler, tokens, of
+        self._said = 0
+        self._step, self._take = self._scheduler._step, self._scheduler._take
+        self._scheduler._step, self._scheduler._take = self._step_if_open, self._count  # type: ignore[method-assign]
+
+    def allow(self, tokens: float) -> None:
+        """Let so many more be said."""
+        self._allowed = self._said + tokens
+        self._scheduler._wake.set()
+
+    def open(self) -> None:
+        self.allow(math.inf)
+
+    async def shut(self) -> None:
+        """Wait until all is said that was allowed."""
+        await until(lambda: self._said >= self._allowed)
+
+    def _is_shut(self) -> bool:
+        scheduler = self._scheduler
+        asked = (*scheduler._running, *scheduler._waiting, *scheduler._inbox)
+        return scheduler._open and self._said >= self._allowed and all(self._of(each) for each in asked)
+
+    def _step_if_open(self) -> None:
+        while self._is_shut():
+            self._scheduler._wake.wait()
+            self._scheduler._wake.clear()
+            self._scheduler._run_commands()
+        self._step()
+
+    def _count(self, group: Sequence[Asked], samples: Any) -> None:
+        self._take(group, samples)
+        self._said += sum(self._of(each) for each in group)

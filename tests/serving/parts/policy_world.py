@@ -19,16 +19,17 @@ from serving.engines.sglang.generation.policy import SglangConnections
 from serving.fleet import FleetPolicy
 
 FACTS = ModelFacts(vocabulary=50, context_length=40, is_moe=False)
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0  # of a machine that does much else
 
 
 class World:
     """Servers `a` and `b`; a request without a session goes to `a` first."""
 
-    def __init__(self, table: FleetTable, **settings: Any) -> None:
+    def __init__(self, table: FleetTable, *, names_versions: bool = False, **settings: Any) -> None:
         self.table, self.servers = table, {"a": ScriptedSglang(), "b": ScriptedSglang()}
         serving = ServingSettings(**settings)
-        self.policy = FleetPolicy(table.view, SglangConnections(serving.sglang), serving, FACTS, table.clock)
+        engines = SglangConnections(serving.sglang, names_versions=names_versions)
+        self.policy = FleetPolicy(table.view, engines, serving, FACTS, table.clock)
         table.view.on_look = self.policy.notice
 
     @property

@@ -2,20 +2,20 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 import psutil
 import pytest
+from ports import free_port
 
-from serving.engines.sglang.process import cpu_arguments, cpu_environment
+from serving.engines.sglang.process import LAUNCHER, cpu_arguments, cpu_environment
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = ROOT / ".sglang" / "bin" / "python"
@@ -48,12 +48,6 @@ def require_sglang() -> None:
     pytest.skip(why)
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @contextmanager
 def sglang_server(
     model: Path,
@@ -66,7 +60,7 @@ def sglang_server(
     require_sglang()
     directory.mkdir(parents=True, exist_ok=True)
     port, log = free_port(), directory / "sglang.log"
-    command = [str(PYTHON), "-m", "sglang.launch_server", "--model-path", str(model), "--port", str(port)]
+    command = [str(PYTHON), LAUNCHER, "--model-path", str(model), "--port", str(port)]
     command += [*cpu_arguments(dtype), *extra]
     if admin_key is not None:
         command += ["--admin-api-key", admin_key]
@@ -95,7 +89,7 @@ def _wait_until_ready(server: SglangServer) -> None:
             with urllib.request.urlopen(f"{server.url}/health", timeout=5) as answer:
                 if answer.status == 200:
                     return
-        except (urllib.error.URLError, OSError):
+        except (OSError, HTTPException):
             time.sleep(0.1)
     pytest.fail(f"SGLang was not ready within {START_TIMEOUT_S} s:\n{server.log.read_text()[-4000:]}")
 

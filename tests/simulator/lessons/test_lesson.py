@@ -14,7 +14,7 @@ from scripted_service import Message, ScriptedService, say
 
 from simulator.functions import __main__ as program
 from simulator.lessons import lesson, report
-from simulator.lessons.lesson import Answered, Plan
+from simulator.lessons.lesson import Answered, Lesson, Pace, Plan
 from simulator.lessons.report import gain, succeeded, summary
 from simulator.lessons.run import run_lesson
 from simulator.lessons.subject import Exercise
@@ -26,12 +26,17 @@ def _hasty_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "SETTLE_S", 0.0)
 
 
+ALL_ASKED: dict[str, Any] = {"seconds": 60.0, "pace": Pace(turns=40, turns_a_version=8, ahead=40)}
+"""So many exercises of teaching, however long the machine takes for them."""
+
+
 class Echo:
     """A subject whose answers are right when they repeat the question."""
 
     workload = "echo"
     max_tokens = 8
     stop = ("\n",)
+    says_why = False
 
     def taught(self, seed: int) -> Iterator[Exercise]:
         return (self._exercise(f"taught {seed} {number}") for number in count())
@@ -43,12 +48,15 @@ class Echo:
         async def right(answer: str) -> bool:
             return answer == text
 
-        return Exercise(text.split()[0], (("user", text),), right)
+        async def fault(answer: str) -> str:
+            return f"no, {text}"
+
+        return Exercise(text.split()[0], (("user", text),), right, fault if self.says_why else None)
 
 
-def teach(service: ScriptedService, output: Path, **options: Any) -> dict[str, Any]:
+def teach(service: ScriptedService, output: Path, subject: Echo | None = None, **options: Any) -> dict[str, Any]:
     plan = Plan((service.url,), options.pop("seconds", 0.5), 3, options.pop("examined", 40), users=4, **options)
-    return asyncio.run(run_lesson(plan, Echo(), None, output))
+    return asyncio.run(run_lesson(plan, subject or Echo(), None, output))
 
 
 def learns_after(chats: int, service: ScriptedService) -> None:
@@ -61,7 +69,7 @@ def test_a_model_that_learns_succeeds(
     service: ScriptedService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     learns_after(60, service)
-    told = teach(service, tmp_path)
+    told = teach(service, tmp_path, **ALL_ASKED)
     assert (told["right_start"], told["right_end"], told["held_out"], told["failures"]) == (0.0, 1.0, 40, [])
     assert told["gain"][0] > 0.8
     assert told["taught"] > 20
@@ -104,6 +112,22 @@ def test_nothing_is_learned_from_examinations_and_nobody_speaks_of_them(
         for (body, _), turn in zip(service.chats, service.session_of, strict=True)
         if body["messages"][-1]["content"].startswith("taught")
     }
+
+
+def test_users_who_say_why_comment_on_wrong_answers_before_they_turn_them_down(
+    service: ScriptedService, tmp_path: Path
+) -> None:
+    service.script.answer = lambda messages: say(messages[-1]["content"] if "1" in messages[-1]["content"] else "?")
+    talkative = Echo()
+    talkative.says_why = True
+    told = teach(service, tmp_path, talkative, examined=2)
+    said: dict[str, list[str]] = {}
+    for body in service.outcomes.values():
+        said.setdefault(body["inference_id"], []).append(body["metric_name"])
+    assert len(said) == told["taught"]
+    assert set(map(tuple, said.values())) == {("accepted",), ("comment", "rejected")}
+    comments = [body["value"] for body in service.outcomes.values() if body["metric_name"] == "comment"]
+    assert all(words.startswith("no, taught") for words in comments)
 
 
 def test_requests_say_how_they_are_to_be_answered(service: ScriptedService, tmp_path: Path) -> None:
@@ -150,7 +174,7 @@ def test_a_lesson_with_a_loss_fails(
 ) -> None:
     learns_after(60, service)
     harm(service)
-    told = teach(service, tmp_path)
+    told = teach(service, tmp_path, **ALL_ASKED)
     assert (told["lost_turns"], told["lost_outcomes"], told["failed_requests"]) == figures
     assert told["gain"][0] > 0
     assert not succeeded(told)
@@ -200,3 +224,41 @@ def test_what_makes_no_sense_is_refused(
         program.main()
     assert ended.value.code == 2
     assert f"{option}: {value} is less than" in capsys.readouterr().err
+
+
+def test_paced_users_ask_as_many_as_versions_allow_and_no_more_than_all(
+    service: ScriptedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learns_after(1000, service)
+    pace, all_wait = Pace(turns=100, turns_a_version=8, ahead=12), 12 + 4
+    with monkeypatch.context() as clock:  # their time is over once each of the four users waits, however late that is
+        clock.setattr(Lesson, "elapsed_s", property(lambda taught: 60.0 if taught._asked >= all_wait else 0.0))
+        told = teach(service, tmp_path / "waiting", examined=4, seconds=60.0, pace=pace)
+    assert told["taught"] == 12  # no version came in their time
+    told = teach(service, tmp_path / "all", examined=4, seconds=30.0, pace=Pace(turns=20, turns_a_version=8, ahead=20))
+    assert told["taught"] == 20
+
+
+def test_a_version_lets_paced_users_go_on(service: ScriptedService, tmp_path: Path) -> None:
+    learns_after(10, service)
+    pace = Pace(turns=18, turns_a_version=8, ahead=10)
+    told = teach(service, tmp_path, examined=2, seconds=30.0, pace=pace)
+    assert told["taught"] == 18
+
+
+def test_late_users_speak_of_an_answer_once_so_many_more_have_come(service: ScriptedService, tmp_path: Path) -> None:
+    heard: list[int] = []  # by each exercise, of those before it
+
+    def answer(messages: list[Message]) -> Message:
+        if messages[-1]["content"].startswith("taught"):
+            heard.append(len(service.outcomes))
+        return say("?")
+
+    service.script.answer = answer
+    pace = Pace(turns=30, turns_a_version=8, ahead=30, late=10)
+    told = teach(service, tmp_path, examined=0, seconds=30.0, pace=pace)
+    assert told["taught"] == 30
+    assert all(outcomes <= max(0, before - 10) for before, outcomes in enumerate(heard))
+    spoken_of = {body["inference_id"] for body in service.outcomes.values()}
+    assert len(spoken_of) == 20, "the last ten are never spoken of"
+    assert set(list(service.session_of)[:16]) <= spoken_of, "the first ones, but for the users' own order"

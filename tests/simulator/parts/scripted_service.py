@@ -245,7 +245,7 @@ async def _send(response: web.StreamResponse, chunk: dict[str, Any]) -> None:
 
 async def _gone(request: web.Request) -> None:
     """Wait until the client has closed the connection."""
-    for _ in range(1000):
+    for _ in range(6000):
         if request.transport is None or request.transport.is_closing():
             return
         await asyncio.sleep(0.01)
@@ -274,7 +274,7 @@ def serving() -> Iterator[ScriptedService]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     try:
         yield service
     finally:

@@ -240,7 +240,7 @@ def test_hanging_up_closes_the_connection(service: ScriptedService) -> None:
     """The service sees the user leave in the middle of its answer."""
     service.script.patient = True
     assert work(service, "write", HANGS_UP).ending == "hung_up"
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + 60
     while not service.hung_up and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert service.hung_up == 1

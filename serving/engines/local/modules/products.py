@@ -7,6 +7,7 @@ all versions upon one base share it.
 
 N rows, I inputs, O outputs, R rank."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 WORTH_PACKING = 1 << 18  # elements: with smaller matrices the calls are the cost
+MOST_SEATED = 1 << 14  # elements of an adapter's A and B of one product: beyond, its calls cost less than its copies
 _MOST = 65504.0
 _LOST = 2.0**-25  # what half precision may lose of a number below 2^-14: half a unit of its last place
 
@@ -45,7 +47,10 @@ class Plain:
 
 @dataclass(frozen=True)
 class Packed:
-    """Weights in half precision, packed by FBGEMM. What a row gives does not depend on the rows beside it."""
+    """Weights in half precision, packed by FBGEMM.
+
+    What a row gives does not depend on the rows beside it, but for rounding: on some processors what is left over as
+    one or two rows is added up in another order than rows in larger groups."""
 
     packed: Any
 
@@ -68,12 +73,42 @@ class Beside:
     base: Product
     a_RI: Tensor
     b_OR: Tensor
+    blocks: "Blocks | None" = None  # where it is small
 
     def __call__(self, x_NI: Tensor) -> Tensor:
         return self.base(x_NI).addmm_(x_NI @ self.a_RI.t(), self.b_OR.t())
 
     def add(self, residual_NO: Tensor, x_NI: Tensor) -> Tensor:
         return self.base.add(residual_NO, x_NI).addmm_(x_NI @ self.a_RI.t(), self.b_OR.t())
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A small adapter's matrices of one product, cut so that no block is multiplied by the zeros beside its own.
+
+    G blocks of equally many outputs, g: `a_EI` [G * R, I] and `b_GRg`."""
+
+    a_EI: Tensor
+    b_GRg: Tensor
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[Tensor, Tensor] | None], outputs: Sequence[int]) -> "Blocks | None":
+        """Cut the A and B of modules that share a product; None where they are too large to lie in every slot."""
+        changed = [part for part in parts if part is not None]
+        if sum(a.numel() + b.numel() for a, b in changed) > MOST_SEATED:
+            return None
+        block, rank = math.gcd(*outputs), max(a.shape[0] for a, _ in changed)
+        count = sum(outputs) // block
+        a_GRI = changed[0][0].new_zeros(count, rank, changed[0][0].shape[1])
+        b_GRg = changed[0][1].new_zeros(count, rank, block)
+        at = 0
+        for part, size in zip(parts, outputs, strict=True):
+            for start in range(0, size, block):
+                if part is not None:
+                    a_GRI[at, : part[0].shape[0]] = part[0]
+                    b_GRg[at, : part[0].shape[0]] = part[1][start : start + block].t()
+                at += 1
+        return cls(a_GRI.flatten(0, 1), b_GRg)
 
 
 class Change(Protocol):
@@ -94,14 +129,16 @@ def beside(base: Product, known: Sequence[Change | None], outputs: Sequence[int]
     """Return the product of modules that share it, with what an adapter changes of each; `outputs`: of each."""
     if not any(known):
         return base
-    a_RI = torch.cat([change.a.float() for change in known if change])
+    like = base.weight_OI if isinstance(base, Plain) else torch.empty(0)
+    a_RI = torch.cat([change.a.float() for change in known if change]).to(like)
     b_OR: Tensor = torch.block_diag(  # type: ignore[no-untyped-call]
         *(
             torch.zeros(size, 0) if change is None else change.b.float() * scale
             for change, size in zip(known, outputs, strict=True)
         )
     )
-    return Beside(base, a_RI, b_OR)
+    parts = [None if change is None else (change.a.to(like), (change.b.float() * scale).to(like)) for change in known]
+    return Beside(base, a_RI, b_OR.to(like), Blocks.of(parts, outputs))
 
 
 def packs(device: str, dtype: torch.dtype) -> bool:

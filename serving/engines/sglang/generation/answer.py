@@ -8,6 +8,9 @@ Two things are said by no document of SGLang's (0.5.23, srt/managers/tokenizer_m
   sampled just before a swap may come with the new one. The last event alone has the sampler's own spans. A request that
   met no change of label, and was not sent back to the queue (as a swap does with all of them), has one version for
   certain.
+
+Where versions are adapters, a request names its own, which nothing said by the server repeats. The label is then that
+of the given model, upon which all of them stand, and any other one says that the server's weights were replaced.
 """
 
 import math
@@ -19,7 +22,7 @@ from core.events import FinishReason, VersionSpan
 from core.ids import UNKNOWN, PolicyRef
 from core.ports import TokenChunk
 from serving.engines.sglang.generation.refusals import refusal
-from serving.engines.sglang.generation.spans import version_of, version_spans, within
+from serving.engines.sglang.generation.spans import version_of, version_spans, version_upon_given, within
 from serving.engines.sglang.generation.wire import Event, MetaInfo, TopEntry
 
 _FINISHED: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
@@ -30,12 +33,15 @@ _OTHER_LOGPROBS = "logprobs_of_other_tokens"
 class EngineAnswer:
     """Feed it each event; it tells the chunks."""
 
-    def __init__(self, where: str) -> None:
-        """`where` names the engine in errors."""
+    def __init__(self, where: str, named: PolicyRef | None = None) -> None:
+        """`where` names the engine in errors; `named` is the version that the request named as its adapter."""
         self._where = where
+        self._version_of = version_of if named is None else version_upon_given(named)
+        self._names_version = named is not None
         self._told = 0  # tokens
         self._begun: tuple[str | None, int] | None = None  # the label with the first token, and no retractions
         self._certain = True
+        self.queue_s: float | None = None  # that it waited before its first token, where the engine tells
 
     def take(self, event: Event) -> list[TokenChunk]:
         """Return the chunks of an event; the last chunk has a finish_reason.
@@ -53,11 +59,14 @@ class EngineAnswer:
             return []
         self._told = end
         self._watch(meta)
-        spans = None if finish is None or meta.weight_versions is None else version_spans(meta.weight_versions, end)
+        spans = None
+        if finish is not None and meta.weight_versions is not None:
+            spans = version_spans(meta.weight_versions, end, self._version_of)
         chunks = self._chunks(event, start, end, spans)
         if finish is not None:
             chunks[-1] = _last(chunks[-1], finish, spans)
         if start == 0:
+            self.queue_s = meta.queue_time
             chunks[0] = msgspec.structs.replace(chunks[0], cached_tokens=meta.cached_tokens)
         return chunks
 
@@ -72,8 +81,9 @@ class EngineAnswer:
         return _FINISHED[finish.type]
 
     def _watch(self, meta: MetaInfo) -> None:
+        retractions = 0 if self._names_version else meta.num_retractions  # an adapter is the same after one
         self._begun = self._begun or (meta.weight_version, 0)
-        self._certain = self._certain and (meta.weight_version, meta.num_retractions) == self._begun
+        self._certain = self._certain and (meta.weight_version, retractions) == self._begun
 
     def _chunks(self, event: Event, start: int, end: int, spans: tuple[VersionSpan, ...] | None) -> list[TokenChunk]:
         """Tokens [start, end) of the answer, a chunk for each version that spoke; at least one chunk."""
@@ -85,7 +95,7 @@ class EngineAnswer:
             raise EngineUnavailable(f"{self._where} lost tokens of an answer")
         entries = event.meta_info.output_token_logprobs[first : first + count]
         tops = event.meta_info.output_top_logprobs[first : first + count]
-        label = version_of(event.meta_info.weight_version)
+        label = self._version_of(event.meta_info.weight_version)
         parts = within((VersionSpan(start=start, end=end, version=label),) if spans is None else spans, start, end)
         return [
             self._chunk(token_ids[low:high], entries[low:high], tops[low:high], part.version)

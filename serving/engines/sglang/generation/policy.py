@@ -13,7 +13,9 @@ from contextlib import suppress
 import aiohttp
 import msgspec
 
+from core import telemetry
 from core.errors import EngineUnavailable
+from core.ids import PolicyRef
 from core.ports import GenerateRequest, TokenChunk
 from core.settings import SglangSettings
 from serving.engines.sglang.generation.answer import EngineAnswer
@@ -23,6 +25,7 @@ from serving.engines.sglang.generation.wire import decode_event, encode_request
 
 _CONNECT_S = 5.0
 _HEADERS_S = 10.0  # they are sent before the request is queued: a server that owes them is stuck
+_PATIENT = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)  # however long nothing comes
 _LAST_WORD_S = 1.0  # between the last token and the end of the stream
 _KEEP_ALIVE_S = 3.0  # shorter than the server's (5 s): else it closes a connection as we write to it
 _HEADERS = {"Content-Type": "application/json"}
@@ -33,8 +36,9 @@ class SglangConnections:
 
     Implements serving.fleet.RemoteEngines."""
 
-    def __init__(self, settings: SglangSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: SglangSettings, *, names_versions: bool = False) -> None:
+        """Connect as set; `names_versions`: each request names its version, an adapter upon the given model."""
+        self._settings, self._names_versions = settings, names_versions
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -44,7 +48,7 @@ class SglangConnections:
     def generation(self, url: str, request: GenerateRequest) -> "Generation":
         if self._session is None:
             self._session = self._open()
-        return Generation(self._session, url, request)
+        return Generation(self._session, url, request, request.version if self._names_versions else None)
 
     async def aclose(self) -> None:
         if self._session is not None:
@@ -63,8 +67,10 @@ class SglangConnections:
 class Generation:
     """One request to one server. `stream` it once."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, request: GenerateRequest) -> None:
-        self._http, self._url, self._request = http, url, request
+    def __init__(
+        self, http: aiohttp.ClientSession, url: str, request: GenerateRequest, named: PolicyRef | None = None
+    ) -> None:
+        self._http, self._url, self._request, self._named = http, url, request, named
         self._response: aiohttp.ClientResponse | None = None
         self.heard_s = time.monotonic()  # when the server last said something
 
@@ -77,7 +83,7 @@ class Generation:
         """Stream an answer as core.ports.Policy does.
 
         Raises EngineUnavailable at any time, InvalidRequest before the first chunk."""
-        answer, events = EngineAnswer(self._url), EventStream()
+        answer, events, is_begun = EngineAnswer(self._url, self._named), EventStream(), False
         try:
             response = self._response = await self._post()
             try:
@@ -85,6 +91,10 @@ class Generation:
                     self.heard_s = time.monotonic()
                     for data in events.feed(piece):
                         chunks = answer.take(decode_event(data))
+                        is_awaited = self._request.priority == "normal"
+                        if answer.queue_s is not None and is_awaited and not is_begun:
+                            telemetry.QUEUE_SECONDS.observe(answer.queue_s)
+                        is_begun = is_begun or bool(chunks)
                         is_last = bool(chunks) and chunks[-1].finish_reason is not None
                         if is_last:
                             await _read_to_end(response)
@@ -101,8 +111,11 @@ class Generation:
     async def _post(self) -> aiohttp.ClientResponse:
         # Its own name in each attempt: a server refuses one that it still holds.
         rid = f"{self._request.inference_id}-{uuid.uuid4().hex[:8]}"
+        body = encode_request(self._request, rid, self._named)
+        # One of low priority may wait for as long as there are others: only its host tells then that a server hangs.
+        timeout = self._http.timeout if self._request.priority == "normal" else _PATIENT
         async with asyncio.timeout(_HEADERS_S):
-            response = await self._http.post(f"{self._url}/generate", data=encode_request(self._request, rid))
+            response = await self._http.post(f"{self._url}/generate", data=body, timeout=timeout)
             if response.status != 200:
                 raise refusal(self._url, response.status, _message(await response.read()))
         return response

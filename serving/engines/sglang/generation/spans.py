@@ -1,9 +1,9 @@
 """Translation of an engine's labels to our versions. The engine's host sets the labels, as text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from core.events import VersionSpan
-from core.ids import UNKNOWN, PolicyRef
+from core.ids import ANCHOR, UNKNOWN, PolicyRef
 from serving.engines.sglang.generation.wire import Span
 
 
@@ -16,11 +16,18 @@ def version_of(label: str | None) -> PolicyRef:
     return version if version.version else UNKNOWN
 
 
-def version_spans(spans: Iterable[Span], length: int) -> tuple[VersionSpan, ...]:
+def version_upon_given(named: PolicyRef) -> Callable[[str | None], PolicyRef]:
+    """Return the translation for a request that named its version, whose adapter stands upon the given model."""
+    return lambda label: named if version_of(label) == ANCHOR else UNKNOWN
+
+
+def version_spans(
+    spans: Iterable[Span], length: int, translate: Callable[[str | None], PolicyRef] = version_of
+) -> tuple[VersionSpan, ...]:
     """Return the spans of the first `length` tokens; neighbours of one version are merged."""
     found: list[VersionSpan] = []
     for span in spans:
-        version, start, end = version_of(span.version), span.start, min(span.end, length)
+        version, start, end = translate(span.version), span.start, min(span.end, length)
         if start >= end:
             continue
         if found and found[-1].version == version and found[-1].end == start:

@@ -6,7 +6,10 @@ from typing import Any
 
 import msgspec
 
+from core.events import Priority
+from core.ids import PolicyRef
 from core.ports import GenerateRequest
+from serving.engines.sglang.adapters.arguments import adapter_of
 
 TopEntry = tuple[float | None, int, str | None]  # log-probability, token id, its text if asked for
 
@@ -29,13 +32,15 @@ class MetaInfo(msgspec.Struct, frozen=True, gc=False):
     """The metadata of an event.
 
     `completion_tokens` counts from the beginning. `weight_version` is the server's when it writes the event;
-    `weight_versions` comes with the last event alone, and is the sampler's."""
+    `weight_versions` comes with the last event alone, and is the sampler's. `queue_time` counts the
+    seconds of all waits so far, and comes under --enable-metrics alone."""
 
     finish_reason: Finish | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     num_retractions: int = 0
+    queue_time: float | None = None
     weight_version: str | None = None
     weight_versions: list[Span] | None = None
     output_token_logprobs: list[TopEntry] = []
@@ -60,12 +65,19 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 _LEAST_TOP_P = 1e-6
 _MOST_TOP_K = 1 << 30
 
+# Further apart than the server's threshold for preemption (--priority-scheduling-preemption-threshold, 10). A server
+# without --enable-priority-scheduling passes over them.
+_PRIORITIES: dict[Priority, int] = {"normal": 100, "low": 0}
+
 decode_event = msgspec.json.Decoder(Event).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def encode_request(request: GenerateRequest, rid: str) -> bytes:
-    """Encode a request.
+def encode_request(request: GenerateRequest, rid: str, named: PolicyRef | None = None) -> bytes:
+    """Encode a request; `named` is the version that answers it, where versions are adapters upon the given model.
+
+    The given model itself is the first version of many policies. Prefixes that they computed are kept apart, too: one
+    organisation could learn otherwise, from what is cached, what another asked.
 
     Without stop tokens the answer goes on to `max_tokens`; with them it also ends at the model's own end of text."""
     sampling = request.sampling
@@ -87,9 +99,11 @@ def encode_request(request: GenerateRequest, rid: str) -> bytes:
         parameters["ebnf"] = sampling.grammar.text  # handed to llguidance as it is, where it begins as its Lark does
     return _encode(
         {
+            **({} if named is None else {"extra_key": str(named), "lora_path": adapter_of(named)}),
             "rid": rid,
             "input_ids": request.prompt_token_ids,
             "sampling_params": parameters,
+            "priority": _PRIORITIES[request.priority],
             "stream": True,
             "return_logprob": True,
             "top_logprobs_num": request.top_logprobs,

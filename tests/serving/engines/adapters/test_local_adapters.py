@@ -6,54 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from local_world import World, answer, answers, prompt, request, until
+from adapter_world import Adapters
+from local_world import Gate, World, answer, answers, prompt, request, until
 from safetensors.torch import save_file
 
 from core.errors import Conflict, EngineUnavailable, WeightsError
 from core.ids import base_ref
-from core.ports import AdapterConfig, WeightsRef
+from core.ports import AdapterConfig
 from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local import LocalEngine
 
-RANK, ALPHA = 4, 8.0
-# Nats. Of float32 what two orders of summation differ by; of half precision its roundings, of one merged weight each.
-BOUNDS = {"float32": 5e-5, "bfloat16": 0.1}
-
-
-class Adapters(World):
-    """Adapters upon the anchor, and the same policies unmerged, as the learner computes them."""
-
-    def adapter(self, version: int, *, size: float = 0.15, **changes: object) -> WeightsRef:
-        generator = torch.Generator().manual_seed(version)
-        tensors = {}
-        for name, module in self.models[base_ref(1)].named_modules():
-            if isinstance(module, torch.nn.Linear) and name != "lm_head":
-                outputs, inputs = module.weight.shape
-                tensors[f"{name}.lora_A.weight"] = size * torch.randn(RANK, inputs, generator=generator)
-                tensors[f"{name}.lora_B.weight"] = size * torch.randn(outputs, RANK, generator=generator)
-        path = self.directory / f"a{version}" / "adapter.safetensors"
-        path.parent.mkdir()
-        save_file(tensors, path)
-        config = {"base_digest": self.anchor.digest, "rank": RANK, "alpha": ALPHA} | changes
-        self.tensors = tensors
-        return self.weights.publish(base_ref(version), [path], base_ref(1), AdapterConfig(**config))  # type: ignore[arg-type]
-
-    @torch.inference_mode()
-    def score_unmerged(self, tokens: list[int]) -> torch.Tensor:
-        """Return log-probabilities of tokens[1:] as the anchor and the last adapter, beside it, give them."""
-        model, hooks = self.models[base_ref(1)], []
-        for name, module in model.named_modules():
-            if f"{name}.lora_A.weight" in self.tensors:
-                a, b = (self.tensors[f"{name}.lora_{side}.weight"] for side in "AB")
-                hooks.append(
-                    module.register_forward_hook(
-                        lambda _, inputs, output, a=a, b=b: output + ALPHA / RANK * (inputs[0] @ a.T) @ b.T
-                    )
-                )
-        found = self.score(1, tokens)
-        for hook in hooks:
-            hook.remove()
-        return found
+# Nats. Of float32 what two orders of summation differ by; of half precision its roundings, of one merged weight each,
+# of which the kernels of one processor add up more than another's.
+BOUNDS = {"float32": 5e-5, "bfloat16": 0.3}
 
 
 @pytest.fixture
@@ -85,7 +50,7 @@ def test_what_is_merged_computes_what_learns_unmerged(world: Adapters, dtype: st
     try:
         engine.load(world.adapter(2))
         engine.switch(base_ref(2))
-        (found,) = answers(engine, request(prompt(0, 40), max_tokens=40))
+        (found,) = answers(engine, request(prompt(0, 40), max_tokens=40, seed=0))
     finally:
         engine.close()
     tokens = prompt(0, 40) + found.token_ids
@@ -123,13 +88,16 @@ def test_a_pinned_request_has_its_version_merged_and_it_stays_while_it_runs(
     engine.load(world.adapter(3))
 
     async def ask() -> None:
+        gate = Gate(engine, 3)
         pinned = answer(engine, request(prompt(2, 20), max_tokens=100, version=2))
         running = asyncio.create_task(pinned)
-        await until(lambda: 2 in computing(engine))
+        await gate.shut()
+        assert 2 in computing(engine)
         await asyncio.to_thread(engine.switch, base_ref(3))
         assert 2 in computing(engine)
         with pytest.raises(Conflict, match="version 2 still serves"):
             await asyncio.to_thread(engine.unload, base_ref(2))
+        gate.open()
         found = await running
         assert set(found.versions) == {2}
         await asyncio.to_thread(engine.switch, base_ref(1))

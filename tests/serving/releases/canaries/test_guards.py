@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.events import Alarm
-from core.ids import InferenceId
+from core.ids import InferenceId, Namespace, SessionId
 from serving.releases.canaries.guards import ALPHA, LEAST_TURNS, tripped
 from serving.releases.canaries.observations import ServedTurn
 
@@ -24,6 +24,11 @@ def turn(user: int = 0, **changed: Any) -> ServedTurn:
     number = next(numbers)
     made = ServedTurn(
         inference_id=InferenceId(str(number)),
+        session_id=SessionId("session"),
+        namespace=Namespace("default"),
+        user_id=None,
+        key_id=None,
+        policy_versions=(),
         unit=f"user {user}",
         experiment_id="experiment",
         arm="live",
@@ -117,7 +122,17 @@ def test_an_error_is_counted_once_and_not_as_an_empty_answer() -> None:
 def test_one_after_the_other_is_not_a_comparison_of_pace() -> None:
     slow = turns(60, FAULTS["latency"], every=1)
     assert tripped(slow, turns(240)) is not None
-    assert tripped(slow, turns(240), side_by_side=False) is None
+    assert tripped(slow, turns(240), slower_times=None) is None
+
+
+def test_how_much_slower_is_tolerated_is_a_setting() -> None:
+    slow = turns(60, FAULTS["latency"], every=1)  # 20 times
+    assert tripped(slow, turns(240), slower_times=10.0) is not None
+    assert tripped(slow, turns(240), slower_times=50.0) is None
+
+
+def test_how_long_low_priority_takes_is_no_fault_of_a_version() -> None:
+    assert tripped(turns(60, FAULTS["latency"] | {"waited_for": False}, every=1), turns(240)) is None
 
 
 def test_latency_is_that_of_a_token() -> None:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 import made_events
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -45,6 +46,18 @@ def test_superseded_versions_hand_their_arrivals_on() -> None:
     assert timed() == before + 2, "only the first token counts"
     timer.publish_quantiles()
     assert (quantile("0.5"), quantile("0.99")) == (4.0, pytest.approx(4.98))
+
+
+def test_what_is_made_again_answers_nothing_a_second_time() -> None:
+    """Turns were excluded: version 4 is version 3 without them, and version 5 learned something new upon it."""
+    timer, before = LoopTimer(), timed()
+    timer.published(policy(2, []))
+    timer.published(policy(3, [START], parent=2))
+    timer.first_token(base_ref(3), after(1))
+    timer.published(msgspec.structs.replace(policy(4, [START], parent=2), again=base_ref(3)))
+    timer.published(policy(5, [after(8)], parent=4))
+    timer.first_token(base_ref(5), after(9))
+    assert timed() == before + 2
 
 
 def test_what_one_line_learned_another_did_not() -> None:

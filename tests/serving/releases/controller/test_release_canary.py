@@ -9,6 +9,8 @@ from release_world import LEASE_S, ReleaseWorld
 
 from core import telemetry
 from core.events import Topic
+from core.ids import Namespace
+from core.operations.exclusions import Selection
 from core.operations.fleet import Experiment
 
 MakeWorld = Callable[..., ReleaseWorld]
@@ -178,6 +180,34 @@ def test_who_is_not_in_the_experiment_does_not_decide(world: ReleaseWorld, field
     plant(world, 20, 1.0, **arm(world, "live"))
     world.pass_time(11)
     assert is_undecided(world)
+
+
+@pytest.mark.parametrize("told", ["before", "after"])
+def test_what_users_said_whose_turns_are_excluded_decides_nothing(world: ReleaseWorld, told: str) -> None:
+    """The order may come when their rewards have been counted: then they are taken back."""
+    means = {"canary": 0.8, "live": 0.4}
+    for name, mean in means.items():
+        plant(world, 3, mean, **arm(world, name))
+    selection = Selection(namespace=Namespace("default"), workloads=("siege",))
+    if told == "before":
+        exclude(world, selection)
+    plant(world, 1, -50.0, first=100, **arm(world, "canary", workload="siege"))
+    world.pass_time(11)
+    assert is_undecided(world), "five users are wanted"
+    if told == "after":
+        exclude(world, selection)
+    for name, mean in means.items():
+        plant(world, 8, mean, first=3, **arm(world, name))
+    plant(world, 1, -50.0, first=101, **arm(world, "canary", workload="siege"))
+    world.pass_time(11)
+    ended = experiment(world)
+    assert ended.verdict == "promote"
+    assert (ended.figures["turns"], ended.figures["control_turns"]) == (11, 11)
+
+
+def exclude(world: ReleaseWorld, selection: Selection) -> None:
+    with world.store.work() as work:
+        work.exclusions.give(selection, "a siege", "ops", world.clock.now())
 
 
 def test_a_turn_told_twice_is_one(world: ReleaseWorld) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from memory_engine import FINE
 from mortal import Crash
-from planted import plant_arms
+from planted import plant, plant_arms
 from release_world import ReleaseWorld
 from stepping import step
 
@@ -19,6 +19,12 @@ CANARY = {
     "release.canary.maturity_s": 1.0,
     "release.canary.min_users": 5,
     "serving.versions.keep": 1000,
+}
+RINGS = {
+    "release.rings": [
+        {"name": "staff", "namespaces": ["staff"], "min_sessions": 3, "min_duration_s": 5.0},
+        {"name": "early", "share": 0.3, "min_sessions": 8, "min_duration_s": 5.0},
+    ],
 }
 
 
@@ -158,6 +164,37 @@ def test_a_canary(start_world: MakeWorld, canary: float, verdict: str) -> None:
             break
     assert len(world.experiments()) == at + 1, "one for each canary"
     assert at >= 6
+
+
+@pytest.mark.parametrize(("mean", "last"), [(1.0, "live"), (0.0, "rolled_back")])
+def test_a_ring(start_world: MakeWorld, mean: float, last: str) -> None:
+    """A version passes each ring once, even by a controller that did not begin it."""
+    world = start_world(settings=CANARY | RINGS)
+    live = 1
+    for at in range(MOST):
+        version = world.publish(live)
+        crashed = cut_off(world, at)
+        _speak(world, 3, 0.5, first=100 * at, arm="canary", version=version, propensity=1.0)
+        world.clock.advance(6)
+        crashed |= cut_off(world, at)
+        world.pass_time(1)
+        assert [each.rings for each in world.experiments() if each.ended_at is None] == [("staff", "early")], at
+        _speak(world, 8, mean, first=100 * at, arm="canary", version=version, propensity=0.3)
+        _speak(world, 8, 0.5, first=100 * at, version=live, propensity=0.7)
+        world.clock.advance(6)
+        crashed |= cut_off(world, at)
+        world.pass_time(1)
+        assert world.steps(version) == ["canary", "canary", last], at
+        assert len([each for each in world.experiments() if each.canary == version]) == 2, at
+        live = version if last == "live" else live
+        assert world.check_one_lives() == live, at
+        if not crashed:
+            break
+    assert at >= 6
+
+
+def _speak(world: ReleaseWorld, users: int, mean: float, **fields: object) -> None:
+    plant(world, users, mean, experiment_id=world.experiments()[0].experiment_id, **fields)
 
 
 def _verdict(experiment: Experiment) -> tuple[int, str | None]:

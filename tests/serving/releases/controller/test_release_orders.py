@@ -243,6 +243,34 @@ def test_a_restart_knows_of_pins_and_holds(start_world: MakeWorld) -> None:
     assert world.states() == {1: "retired", 2: "candidate", 3: "live"}
 
 
+# ------------------------------------------------------------------------------------------------ withdrawal
+
+
+def test_a_canary_that_is_withdrawn_is_rolled_back(trying: ReleaseWorld) -> None:
+    trying.carry_out("withdraw", 3, "home took it back")
+    assert trying.states() == {1: "retired", 2: "live", 3: "rolled_back"}
+    assert trying.why(3) == "home took it back"
+    assert trying.check_one_lives() == 2
+    with trying.store.look() as view:
+        assert view.experiments.running("local") is None
+
+
+def test_a_candidate_that_is_withdrawn_never_serves(start_world: MakeWorld) -> None:
+    world = start_world(settings={"serving.versions.min_swap_interval_s": 100})
+    world.release()
+    world.publish(2)
+    world.run()
+    assert world.states()[3] == "candidate"
+    world.carry_out("withdraw", 3, "home took it back")
+    world.clock.advance(200)
+    world.run()
+    assert world.states() == {1: "retired", 2: "live", 3: "rejected"}
+    assert refused(world, "withdraw", 2) == (
+        "invalid",
+        "version 2 is live: a canary or a candidate can be withdrawn",
+    )
+
+
 # ------------------------------------------------------------------------------------------------ refusals
 
 

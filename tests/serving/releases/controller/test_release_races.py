@@ -72,7 +72,7 @@ def test_two_at_once_keep_one_chain(make_world: MakeWorld) -> None:
     """Threads over one store and log sleep past their lease now and then, amid versions and rollbacks."""
     world = make_world(
         clock=SystemClock(),
-        settings={"release.lease_s": 0.15, "serving.fleet.heartbeat_timeout_s": 60.0, "serving.versions.keep": 1000},
+        settings={"release.lease_s": 0.6, "serving.fleet.heartbeat_timeout_s": 60.0, "serving.versions.keep": 1000},
     )
     for name in world.names:
         world.start_engine(name)
@@ -100,13 +100,13 @@ def test_two_at_once_keep_one_chain(make_world: MakeWorld) -> None:
 def test_who_needs_long_to_begin_keeps_its_lease(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Joining a broker's group is slow on a busy machine, where two controllers once took turns for ever."""
     world = make_world(
-        clock=SystemClock(), settings={"release.lease_s": 2.0, "serving.fleet.heartbeat_timeout_s": 60.0}
+        clock=SystemClock(), settings={"release.lease_s": 4.0, "serving.fleet.heartbeat_timeout_s": 60.0}
     )
     join, began = world.log.consumer, []
 
     def join_slowly(group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
         began.append(group)
-        time.sleep(3.0)
+        time.sleep(6.0)  # longer than the lease
         return join(group, topics, listener)
 
     monkeypatch.setattr(world.log, "consumer", join_slowly)
@@ -144,7 +144,7 @@ def _all_at_once(world: ReleaseWorld) -> Iterator[list[BaseException]]:
     finally:
         over.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
 
 
 class _Drowsy(Fuse):
@@ -157,7 +157,7 @@ class _Drowsy(Fuse):
         self.calls += 1
         if not self.awake and self._random.random() < 0.1:
             self.slept += 1
-            time.sleep(0.2)  # beyond the lease
+            time.sleep(0.7)  # beyond the lease
 
 
 def _told_twice(world: ReleaseWorld) -> int:

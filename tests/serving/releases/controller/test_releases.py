@@ -1,5 +1,6 @@
 """The version that serves: candidates pass the gate at minimum intervals, and the fate of the others."""
 
+import logging
 import math
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from release_world import VOCABULARY, ReleaseWorld
 from stepping import step
 
 from core import telemetry
-from core.events import Topic
+from core.events import GateVerdict, Topic
 from core.ids import base_ref
 
 MakeWorld = Callable[..., ReleaseWorld]
@@ -289,3 +290,49 @@ def test_what_an_operator_holds_is_not_let_go(start_world: MakeWorld) -> None:
     assert world.has_weights(held)
     world.carry_out("promote", held)
     assert world.check_one_lives() == held
+
+
+def test_what_other_clusters_need_is_not_let_go(start_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """Where nobody can say what they need, nothing is; it goes later."""
+    world = start_world(settings={"serving.versions.keep": 2})
+    world.elsewhere = [base_ref(2)]
+    for parent in range(1, 6):
+        world.release(parent)
+    assert [version for version in range(1, 7) if world.has_weights(version)] == [1, 2, 4, 5, 6]
+    world.is_cut_off = True
+    with caplog.at_level(logging.WARNING):
+        for parent in range(6, 9):
+            world.release(parent)
+    assert all(world.has_weights(version) for version in (2, 4, 5, 6, 7, 8, 9))
+    assert "old versions are kept until it is known which ones are needed: nothing answers" in caplog.messages
+    world.is_cut_off, world.elsewhere = False, ()
+    world.release(9)
+    assert [version for version in range(1, 11) if world.has_weights(version)] == [1, 8, 9, 10]
+
+
+def test_an_edge_discards_nothing(start_world: MakeWorld) -> None:
+    """Its weights are home's."""
+    world = start_world(settings={"serving.versions.keep": 2})
+    world.is_home = False
+    world.start()
+    for parent in range(1, 6):
+        world.release(parent)
+    assert all(world.has_weights(version) for version in range(1, 7))
+
+
+def test_what_waits_for_a_person_keeps_its_weights(start_world: MakeWorld) -> None:
+    """So does what has a number and is being published; after a day without an offer it counts as given up."""
+    world = start_world(settings={"serving.versions.keep": 2})
+    version = world.publish(verdict=GateVerdict(action="hold", why="ask somebody", proposed=True))
+    with world.store.work() as work:
+        begun = work.policies.allocate(world.clock.now())
+    world.weights.publish(begun, world.shards_at(world.directory / "begun.safetensors", 3), base_ref(1))
+    for parent in (1, 4, 5, 6):
+        world.release(parent)
+    assert world.has_weights(version)
+    assert world.has_weights(begun.version)
+    world.clock.advance(24 * 3600 + 1)
+    world.release(7)
+    assert not world.has_weights(begun.version)
+    world.carry_out("promote", version)
+    assert world.check_one_lives() == version

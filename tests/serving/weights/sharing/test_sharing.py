@@ -4,7 +4,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -42,7 +42,7 @@ class CountedBlobs(FsspecBlobs):
     def local(self, path: str, target: Path | None = None) -> Path:
         self.read.append(path)
         self.begun.set()
-        assert self.may_read.wait(30)
+        assert self.may_read.wait(120)
         with self._alone:  # readers of one file in memory share its position
             return super().local(path, target)
 
@@ -75,15 +75,24 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield Fleet(tmp_path, stack)
 
 
-def test_of_many_hosts_that_begin_together_one_reads_the_blobs(fleet: Fleet) -> None:
+def test_of_many_hosts_that_begin_together_one_reads_the_blobs(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     ref = fleet.publish(1, seed=1)
     hosts = [fleet.host(f"host-{number}") for number in range(6)]
+    fetching, together = KeptFiles.fetching, threading.Barrier(len(hosts), timeout=120)
+
+    @contextmanager
+    def begin_together(self: KeptFiles, checksum: str, who: str) -> Iterator[None]:
+        with fetching(self, checksum, who):
+            together.wait()  # a host that began after others had asked round would be none of these
+            yield
+
+    monkeypatch.setattr(KeptFiles, "fetching", begin_together)
     fleet.blobs.may_read.clear()
     with ThreadPoolExecutor(len(hosts)) as pool:
         opening = [pool.submit(host.open, ref) for host in hosts]
-        assert fleet.blobs.begun.wait(30)
+        assert fleet.blobs.begun.wait(120)
         fleet.blobs.may_read.set()
-        opened = [each.result(60) for each in opening]
+        opened = [each.result(120) for each in opening]
     assert {checksum_of(each.shards[0]) for each in opened} == {checksum_of(fleet.directory / "1.safetensors")}
     assert len(fleet.blobs.read) == 1
 
@@ -166,11 +175,11 @@ def test_nobody_waits_for_a_host_whose_name_comes_later(fleet: Fleet) -> None:
     fleet.blobs.may_read.clear()
     with ThreadPoolExecutor(2) as pool:
         slow = pool.submit(last.open, ref)
-        assert fleet.blobs.begun.wait(30)
+        assert fleet.blobs.begun.wait(120)
         quick = pool.submit(first.open, ref)
         until(lambda: len(fleet.blobs.read) == 2)
         fleet.blobs.may_read.set()
-        assert slow.result(30).digest == quick.result(30).digest
+        assert slow.result(120).digest == quick.result(120).digest
 
 
 def test_a_file_that_is_no_longer_kept_is_not_served(fleet: Fleet) -> None:
@@ -184,13 +193,36 @@ def test_a_file_that_is_no_longer_kept_is_not_served(fleet: Fleet) -> None:
 
 def _status(fleet: Fleet, version: int) -> int:
     checksum = checksum_of(fleet.directory / f"{version}.safetensors")
-    return httpx.get(fleet.peers[0].url + path_of(checksum), timeout=10).status_code
+    return httpx.get(fleet.peers[0].url + path_of(checksum), timeout=60).status_code
+
+
+def test_who_asks_as_a_fetch_ends_is_given_the_file(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks of a host's server its fetch may end: what it had not before, it has then."""
+    ref = fleet.publish(1, seed=1)
+    host, checksum = fleet.host("one"), checksum_of(fleet.directory / "1.safetensors")
+    with ThreadPoolExecutor(1) as pool:
+        fleet.blobs.may_read.clear()
+        opening = pool.submit(host.open, ref)
+        assert fleet.blobs.begun.wait(120)
+
+        def ends_after(look: Callable[[KeptFiles, str], object]) -> Callable[[KeptFiles, str], object]:
+            def looks(self: KeptFiles, asked: str) -> object:
+                found = look(self, asked)
+                fleet.blobs.may_read.set()
+                opening.result(120)
+                return found
+
+            return looks
+
+        for name in ("find", "fetcher"):
+            monkeypatch.setattr(KeptFiles, name, ends_after(getattr(KeptFiles, name)))
+        assert httpx.get(fleet.peers[0].url + path_of(checksum), timeout=60).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/weights/", "/weights/..%2f..%2fetc", "/weights/" + "A" * 64, "/metrics"])
 def test_nothing_but_kept_files_is_served(fleet: Fleet, path: str) -> None:
     fleet.host("one")
-    assert httpx.get(fleet.peers[0].url + path, timeout=10).status_code == 404
+    assert httpx.get(fleet.peers[0].url + path, timeout=60).status_code == 404
 
 
 def test_a_damaged_file_in_a_hosts_own_store_is_fetched_again(fleet: Fleet) -> None:

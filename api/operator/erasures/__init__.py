@@ -1,0 +1,1 @@
+"""Orders to erase: routes, and what each would remove."""

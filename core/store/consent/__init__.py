@@ -1,0 +1,1 @@
+"""What users allow to be done with what they say."""

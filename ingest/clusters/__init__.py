@@ -1,0 +1,1 @@
+"""Several clusters, one policy: releases and what was logged travel through a bucket."""

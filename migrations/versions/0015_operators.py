@@ -1,0 +1,45 @@
+"""What operators are told of alarms, and what organisations use.
+
+It adds tables: nothing is locked."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "15"
+down_revision = "14"
+
+Name = sa.String().with_variant(sa.String(collation="C"), "postgresql")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "alert_targets",
+        sa.Column("target", Name, primary_key=True),
+        sa.Column("since", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "alerts",
+        sa.Column("target", Name, primary_key=True),
+        sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("change", Name, primary_key=True),
+        sa.Column("result", Name, nullable=False),
+        sa.Column("at", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "costs",
+        sa.Column("month", Name, primary_key=True),
+        sa.Column("namespace", Name, primary_key=True),
+        sa.Column("policy", Name, primary_key=True),
+        sa.Column("turns", sa.BigInteger, nullable=False),
+        sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+        sa.Column("output_tokens", sa.BigInteger, nullable=False),
+        sa.Column("answer_ms", sa.BigInteger, nullable=False),
+        sa.Column("logged_bytes", sa.BigInteger, nullable=False),
+        sa.Column("learner_ms", sa.BigInteger, nullable=False),
+    )
+
+
+def downgrade() -> None:
+    op.drop_table("costs")
+    op.drop_table("alerts")
+    op.drop_table("alert_targets")

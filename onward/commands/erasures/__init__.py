@@ -1,0 +1,1 @@
+"""Orders to erase what a user said, on the command line."""

@@ -1,0 +1,73 @@
+"""`onward midtrain`. Imports what it needs when it runs, as `onward.cli` does."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from core.errors import ConfigError
+from onward.commands.options import From, Set, To, overrides_of
+
+Corpus = Annotated[Path, Parameter(help="A directory of .jsonl, .jsonl.zst and .parquet files, or one of these.")]
+
+
+def midtrain(
+    corpus: Corpus,
+    output: Path,
+    *,
+    init: Annotated[Path, Parameter(help="The model, in Hugging Face format; missing weights are drawn by the seed.")],
+    also: Annotated[list[Path] | None, Parameter(help="Another corpus, read after it; may be repeated.")] = None,
+    steps: int = 2000,
+    seed: int = 0,
+    row_tokens: Annotated[int, Parameter(help="Tokens in a row, into which documents are packed.")] = 256,
+    rows: Annotated[int, Parameter(help="Rows in a step.")] = 8,
+    learning_rate: float = 3e-3,
+    long: Annotated[
+        Literal["refuse", "split"], Parameter(help="What to do with a document longer than a row.")
+    ] = "refuse",
+    buffer_tokens: Annotated[int, Parameter(help="Tokens held in memory and shuffled together.")] = 1 << 24,
+    save_every: Annotated[int, Parameter(help="Steps between saves.")] = 200,
+    resume: Annotated[bool, Parameter(help="Go on from the state saved in OUTPUT.")] = False,
+    mix: Annotated[float, Parameter(help="Share of tokens from replayed sessions, against forgetting.")] = 0.0,
+    sessions: Annotated[Path | None, Parameter(help="The service's directory that the sessions come from.")] = None,
+    from_: From = None,
+    to: To = None,
+    min_reward: Annotated[float, Parameter(help="The least reward of turns that are mixed in.")] = 0.5,
+    keep_out: Annotated[
+        list[Path] | None, Parameter(help="A suite whose solutions are left out of the corpora; may be repeated.")
+    ] = None,
+    set_: Set = None,
+) -> None:
+    """Continue pretraining a model on documents (`messages` or `text`) into OUTPUT, with report.json.
+
+    It prints the weights' digest."""
+    from learner.midtraining.checkpoint import CHECKPOINT
+    from learner.midtraining.run import MidtrainOptions
+    from learner.midtraining.run import midtrain as train
+    from onward.replays.session_corpus import Choice, forget, gather
+    from onward.wiring.learner import solutions_of
+
+    options = MidtrainOptions(
+        steps=steps,
+        seed=seed,
+        row_tokens=row_tokens,
+        rows=rows,
+        learning_rate=learning_rate,
+        save_every=save_every,
+        buffer_tokens=buffer_tokens,
+        long=long,
+        mix=mix,
+    )
+    suites = [solutions_of(suite) for suite in keep_out or ()]
+    if (mix > 0) != (sessions is not None):
+        raise ConfigError("--mix SHARE and --sessions DIR go together")
+    if sessions is None:
+        if from_ is not None or to is not None or set_ is not None:
+            raise ConfigError("--from, --to and --set are of --sessions DIR, which is not given")
+        print(train(corpus, output, init, options, also=also or (), resume=resume, suites=suites))
+        return
+    choice = Choice(sessions, from_, to, min_reward)
+    again = resume and (output / CHECKPOINT).exists()
+    replayed = gather(choice, init, row_tokens, output, overrides_of(set_), again=again)
+    print(train(corpus, output, init, options, also=also or (), sessions=replayed, resume=resume, suites=suites))
+    forget(output)

@@ -1,0 +1,1 @@
+"""Suites: mined from sessions, and what versions were compared with them."""

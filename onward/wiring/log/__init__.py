@@ -1,0 +1,1 @@
+"""The building of what keeps the log, and carries it elsewhere."""

@@ -1,0 +1,1 @@
+"""The building of what erases, and of what removes by age."""

@@ -1,0 +1,392 @@
+"""The decisions on one policy: which of its versions serves whom.
+
+    candidate ──newer one waits──► superseded
+        │ verified on a host, sanity gate; cases, where there is a suite
+        ├──refused──► rejected                  held for a person ──► superseded, or live when promoted
+        ├──where a canary can run──► canary ──worse, or a guard──► rolled_back
+        ▼                              │ not worse
+      live ◄───────────────────────────┘ where there are rings: once it has passed each of them
+        │
+        ├──the next one is live──► retired
+        └──operator, guard──► rolled_back          an earlier version is live again
+
+A candidate is asked its cases where a canary would be, on an engine that serves it to nobody.
+While an alarm holds releases that no operator has acknowledged, candidates wait, and a canary is rolled back.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from core import telemetry
+from core.errors import GateRefused, Unavailable
+from core.events import PolicyVersion, Release, ReleaseState
+from core.ids import PolicyName, PolicyRef
+from core.operations.fleet import GUARD, ReplicaTarget
+from core.ports import Clock, Store, Weights
+from core.settings import ReleaseSettings, ServingSettings
+from core.store.work import Work
+from serving.releases.canaries.guards import said
+from serving.releases.canaries.ratchet import steps_to
+from serving.releases.canaries.rings import in_ring
+from serving.releases.canaries.verdict import CanaryVerdict
+from serving.releases.canary import Canary
+from serving.releases.cases import CaseGate
+from serving.releases.chain import Chain
+from serving.releases.gate import check
+from serving.releases.orders import OrderExecutor
+from serving.releases.targets import Intent, can_split, leaves_users, plan
+from serving.releases.view import ReleaseView
+
+_MOST_DISCARDED = 16  # at one release
+_PUBLISHING = timedelta(
+    days=1
+)  # what a version may take from its number to its offer: an offline one is tried out first
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the decisions on all policies share."""
+
+    store: Store
+    weights: Weights
+    chain: Chain
+    serving: ServingSettings
+    settings: ReleaseSettings
+    vocabulary: int
+    clock: Clock
+    cases: CaseGate | None
+    on_change: Callable[[], None] | None
+    needed: Callable[[PolicyName], Collection[PolicyRef]] | None
+
+
+class Decisions:
+    """Used by the controller's thread."""
+
+    def __init__(self, shared: Shared, policy: PolicyName, canary: Canary) -> None:
+        self._policy, self._canary = policy, canary
+        self._store, self._weights, self._clock = shared.store, shared.weights, shared.clock
+        self._serving, self._settings, self._vocabulary = shared.serving, shared.settings, shared.vocabulary
+        self._on_change, self._cases, self._needed = shared.on_change, shared.cases, shared.needed
+        self._cluster, self._chain = shared.serving.cluster, shared.chain
+        self._orders = OrderExecutor(self._store, self._cluster, self._settings, self._vocabulary, self._clock)
+        self._discarded: set[PolicyRef] = set()
+        self._current: PolicyRef | None = None  # the candidate under way
+        self._swapped_at_s = float("-inf")
+
+    # ------------------------------------------------------------------------------------------ decisions
+
+    def decide(self, view: ReleaseView) -> None:
+        """Look at the view, decide, write. Raises Conflict when the chain has grown since: nothing was written."""
+        intent = self._obey(view) if view.orders else self._proceed(view)
+        if intent is not None:
+            self._aim(view, intent)
+
+    def _proceed(self, view: ReleaseView) -> Intent | None:
+        if view.canary is not None:
+            return self._try_canary(view)
+        return self._guard(view) or self._try_candidate(view)
+
+    def _obey(self, view: ReleaseView) -> Intent | None:
+        """Carry out the oldest order, until it is done or refused."""
+        answer = self._orders.carry_out(view)
+        if answer.steps or answer.also:
+            self._write(view, answer.steps, answer.also)
+            return None  # look again: the chain has grown
+        return answer.intent
+
+    def _try_canary(self, view: ReleaseView) -> Intent | None:
+        assert view.canary is not None
+        version = view.canary.version
+        verdict = in_ring(view.experiment, self._held_back(view) or self._canary.verdict(view))
+        if verdict is not None and verdict.action == "rollback":
+            self._take_back(view, version, verdict)
+            return None
+        if verdict is not None and verdict.action == "promote":
+            self._promote(view, version, verdict)
+            return None
+        if view.experiment is None:  # promoted: the live lane turns
+            return self._roll_out(view, version, _passed(view, version))
+        return self._intent(view, canary=version, canary_share=view.experiment.share)
+
+    def _promote(self, view: ReleaseView, version: PolicyRef, verdict: CanaryVerdict) -> None:
+        """Go on to the next ring; where there is none, end the experiment: all are next."""
+        reached = () if view.experiment is None else view.experiment.rings
+        ring = self._canary.next_ring(reached) if reached else None
+        if ring is None:
+            self._write(view, [], lambda work: self._canary.end(work, view, "promote", verdict))
+            return
+        step = self._event(version, "canary", f"{verdict.why}; on to ring {ring.name}", "gate")
+        self._write(view, [step], lambda work: self._canary.go_on(work, view, ring, verdict))
+
+    def _take_back(self, view: ReleaseView, canary: PolicyRef, verdict: CanaryVerdict) -> None:
+        """Roll a canary back; where the steps before it led down as well, order the live version back, too."""
+        now = self._clock.now()
+
+        def also(work: Work) -> None:
+            self._canary.end(work, view, "rollback", verdict)
+            if verdict.back_to is not None:
+                why = f"its steps since version {verdict.back_to} led down, and the next one, too: {verdict.why}"
+                work.orders.give(self._cluster, "rollback", verdict.back_to, why, "guard", now)
+
+        self._write(view, [self._event(canary, "rolled_back", verdict.why, "guard")], also)
+        telemetry.ROLLBACKS.labels(by="guard").inc()
+        if verdict.back_to is not None:
+            self._canary.forget()
+
+    @staticmethod
+    def _held_back(view: ReleaseView) -> CanaryVerdict | None:
+        """Withdraw a canary while an alarm holds releases, also one that was promoted and is about to serve all."""
+        return CanaryVerdict("rollback", said(view.alarms[0].event())) if view.alarms else None
+
+    def _guard(self, view: ReleaseView) -> Intent | None:
+        """Guard a direct release, which has no canary: when it is seen to be broken, order the way back."""
+        broken = self._canary.broken_release(view) if view.canary is None else None
+        if broken is None:
+            return None
+        version, why = broken
+        logger.error("version %s is taken back: %s", view.live, why)
+        now = self._clock.now()
+        self._write(view, [], lambda work: work.orders.give(self._cluster, "rollback", version, why, GUARD, now))
+        self._canary.forget()
+        return self._intent(view)
+
+    def _try_candidate(self, view: ReleaseView) -> Intent | None:
+        if view.switches.pinned is not None or view.alarms:
+            self._current = None
+            self._ask_nothing()
+            return self._intent(view)
+        candidate, others = self._choose(view)
+        if others:
+            self._write(view, others)
+            return None  # look again: the chain has grown
+        if candidate is None or self._due_in_s() > 0:
+            self._ask_nothing()
+            return self._intent(view)
+        why = view.refused_by_all(candidate.version)
+        figures = view.verified_by(candidate.version)
+        if why is None and figures is not None:
+            try:
+                check(figures, self._vocabulary, self._settings.gate)
+            except GateRefused as error:
+                why = error.why
+        if why is not None:
+            self._reject(view, candidate.version, why)
+            return None
+        if figures is None:
+            return self._intent(view, hold=frozenset({candidate.version}))
+        if self._cases is not None and not self._cases.has_judged(view, candidate):
+            return self._try_cases(view, candidate, self._cases)
+        passed = "passed the sanity gate" + ("" if candidate.verdict is None else f"; {candidate.verdict.why}")
+        if self._canary.wanted(view) and can_split(view.replicas):
+            ring = self._canary.next_ring(())
+            why = passed if ring is None else f"{passed}; on to ring {ring.name}"
+            step = self._event(candidate.version, "canary", why, "gate")
+            self._write(view, [step], lambda work: self._canary.begin(work, view, candidate.version))
+            return None
+        if self._canary.has_rings:  # it waits for an engine that can be spared: nothing goes to all at once
+            return self._intent(view, hold=frozenset({candidate.version}))
+        return self._roll_out(view, candidate.version, passed)
+
+    def _try_cases(self, view: ReleaseView, candidate: PolicyVersion, cases: CaseGate) -> Intent | None:
+        """Let an engine serve the candidate, to no user, until its cases have judged it."""
+        version = candidate.version
+        asked = [r for r in view.replicas if r.name in view.targets and view.targets[r.name].serve == version]
+        refused = next((r.refused[version] for r in asked if version in r.refused), None)
+        if refused is not None:
+            self._reject(view, version, refused)
+            return None
+        verdict = cases.verdict(view, candidate)
+        if verdict is not None:
+            self._write(view, [], lambda work: work.policies.put_verdict(version, verdict))
+            logger.info("version %s: %s: %s", version, verdict.action, verdict.why)
+            if verdict.action == "refuse":
+                telemetry.GATE_REFUSALS.inc()
+            cases.stop()
+            return None
+        hold = frozenset({version})
+        intent = self._intent(view, hold=hold, canary=version)
+        return intent if leaves_users(view.replicas, view.targets, intent) else self._intent(view, hold=hold)
+
+    def _ask_nothing(self) -> None:
+        if self._cases is not None:
+            self._cases.stop_for(self._policy)
+
+    def _roll_out(self, view: ReleaseView, version: PolicyRef, why: str) -> Intent | None:
+        """Turn the live lane; what its first replica refuses goes no further. Engines that are away turn later."""
+        asked = [r for r in view.live_lane if r.name in view.targets and view.targets[r.name].serve == version]
+        lane = [r for r in view.live_lane if r.serving is not None or r in asked]
+        serving = [r for r in lane if r.serving == version]
+        refused = [r.refused[version] for r in asked if version in r.refused]
+        if refused and not serving:
+            self._reject(view, version, refused[0])
+            return None
+        if serving and all(r.serving == version or version in r.refused for r in lane):
+            steps = [
+                self._event(view.live, "retired", f"version {version} serves", "gate"),
+                self._event(version, "live", why, "gate"),
+            ]
+            self._write(view, steps)
+            telemetry.SWAPS.inc()
+            self._discard_old(view, version)
+            return None
+        return self._intent(view, serve=version, one_by_one=True)
+
+    def _reject(self, view: ReleaseView, version: PolicyRef, why: str) -> None:
+        telemetry.GATE_REFUSALS.inc()
+        logger.warning("version %s is rejected: %s", version, why)
+        self._current = None
+        state: ReleaseState = "rolled_back" if view.canary is not None else "rejected"
+        self._write(view, [self._event(version, state, why, "gate")])
+
+    # ------------------------------------------------------------------------------------------ candidates
+
+    def _choose(self, view: ReleaseView) -> tuple[PolicyVersion | None, list[Release]]:
+        """Return the candidate in progress, else the newest; and the last steps of the others.
+
+        Older ones are superseded, those of a refused line rejected."""
+        steps: list[Release] = []
+        left: list[PolicyVersion] = []
+        for candidate in view.candidates:
+            end = self._end_of(candidate, view)
+            if end is not None:
+                steps.append(self._event(candidate.version, *end, "gate"))
+            elif candidate.version not in view.switches.held and not self._waits_for_promotion(candidate):
+                left.append(candidate)
+        served = {replica.serving for replica in view.replicas}  # by a controller that ended before it said so
+        under_way = [c for c in left if c.version == self._current or c.version in served]
+        proposed = [c for c in left if c.is_proposed]
+        chosen = next(reversed(under_way or proposed or left), None)
+        for candidate in left:
+            if chosen is not None and candidate.version < chosen.version:
+                why = f"version {chosen.version} is newer"
+                steps.append(self._event(candidate.version, "superseded", why, "gate"))
+        if chosen is not None and self._due_in_s() <= 0:
+            self._current = chosen.version
+        return chosen, steps
+
+    def _end_of(self, candidate: PolicyVersion, view: ReleaseView) -> tuple[ReleaseState, str] | None:
+        """Its last step, and why, where it cannot go live whatever the sanity gate says."""
+        if candidate.verdict is not None and candidate.verdict.action == "refuse":
+            return "rejected", candidate.verdict.why
+        with self._store.look() as stored:
+            lineage = stored.policies.states_of_lineage(candidate.version)
+        undone = next(((v, state) for v, state in lineage[1:] if state in ("rolled_back", "rejected")), None)
+        if undone is not None:
+            return "rejected", f"descends from version {undone[0]}, which was {undone[1].replace('_', ' ')}"
+        if self._is_overtaken(candidate, view):
+            return "superseded", f"version {view.live} is newer"
+        is_beside = view.live_was_proposed and not candidate.is_proposed and view.live not in dict(lineage)
+        if is_beside and candidate.exclusions <= view.live_exclusions:
+            return "superseded", f"does not descend from version {view.live}, which was proposed"
+        return None
+
+    def _is_overtaken(self, candidate: PolicyVersion, view: ReleaseView) -> bool:
+        """Return whether a candidate is overtaken.
+
+        A learner's version waits for an operator only until the next one is live; a proposed one, however long it
+        takes."""
+        waits = self._waits_for_promotion(candidate) and candidate.version not in view.switches.held
+        return waits and not candidate.is_proposed and candidate.version < view.live
+
+    def _waits_for_promotion(self, candidate: PolicyVersion) -> bool:
+        waits_for = ("hold", "ask") if self._cases is None else ("hold",)
+        return candidate.verdict is not None and candidate.verdict.action in waits_for
+
+    def _due_in_s(self) -> float:
+        return self._swapped_at_s + self._serving.versions.min_swap_interval_s - self._clock.monotonic()
+
+    # ------------------------------------------------------------------------------------------ what is written
+
+    def _intent(
+        self,
+        view: ReleaseView,
+        *,
+        serve: PolicyRef | None = None,
+        hold: frozenset[PolicyRef] = frozenset(),
+        canary: PolicyRef | None = None,
+        canary_share: float = 0.0,
+        one_by_one: bool = False,
+    ) -> Intent:
+        """Return the intent. The previous live version stays on the hosts: a rollback fetches nothing."""
+        kept = {view.live, view.previous} - {None}
+        return Intent(
+            serve=serve or view.live,
+            hold=hold | frozenset(v for v in kept if v is not None),
+            canary=canary,
+            canary_share=canary_share,
+            holdback=view.anchor if self._settings.holdback.share > 0 else None,
+            one_by_one=one_by_one,
+            avoid=view.undone,
+            doubt=self._canary.doubts.to_probe(view),
+        )
+
+    def _aim(self, view: ReleaseView, intent: Intent) -> None:
+        """Write targets. An engine that drops a candidate gets no users until it has done so."""
+        left = view.untried - {intent.serve, intent.canary}
+        wanted = plan(view.replicas, view.targets, replace(intent, avoid=intent.avoid | left))
+        changed = [target for name, target in wanted.items() if view.targets.get(name) != target]
+        if changed:
+            self._chain.write(view.sequence, also=lambda work: _put_all(work, self._cluster, changed))
+            if self._on_change is not None:
+                self._on_change()
+
+    def _write(
+        self,
+        view: ReleaseView,
+        steps: Iterable[Release],
+        also: Callable[[Work], object] | None = None,
+    ) -> None:
+        told = list(steps)
+        self._chain.write(view.sequence, told, also)
+        if any(step.state == "live" for step in told):
+            self._swapped_at_s, self._current = self._clock.monotonic(), None
+
+    def _event(self, version: PolicyRef, state: ReleaseState, why: str, by: str) -> Release:
+        return Release(
+            version=version,
+            cluster=self._cluster,
+            state=state,
+            why=why,
+            by=by,
+            at=self._clock.now(),
+        )
+
+    def _discard_old(self, view: ReleaseView, live: PolicyRef) -> None:
+        """Discard weights that will not serve again.
+
+        Kept are `serving.versions.keep`, the anchor, the live and the previous version, those that canaries are held
+        against, what waits for a decision or is being published, and what others need."""
+        if self._needed is None:  # they are another cluster's
+            return
+        try:
+            needed = self._needed(self._policy)
+        except Unavailable as error:
+            logger.warning("old versions are kept until it is known which ones are needed: %s", error)
+            return
+        with self._store.look() as stored:
+            versions = stored.policies.versions(self._policy)
+            unpublished = stored.policies.allocated(self._clock.now() - _PUBLISHING, self._policy)
+        waiting = {candidate.version for candidate in view.candidates}
+        newest = versions[-self._serving.versions.keep :]
+        held_against = (step.before for step in steps_to(live, view.past))
+        keep = {view.anchor, live, view.live, view.previous, *held_against, *waiting, *unpublished, *newest, *needed}
+        old = [version for version in reversed(versions) if version not in keep and version not in self._discarded]
+        for version in old[:_MOST_DISCARDED]:  # most are gone since long: only this process does not know
+            self._weights.discard(version)
+            self._discarded.add(version)
+
+
+def _passed(view: ReleaseView, canary: PolicyRef) -> str:
+    """Return what a canary showed that is about to serve all."""
+    last = next((each for each in view.past if each.canary == canary), None)
+    if last is not None and last.rings:
+        return f"passed {'ring' if len(last.rings) == 1 else 'rings'} {', '.join(last.rings)}"
+    return "no worse than the live version, by its users' rewards"
+
+
+def _put_all(work: Work, cluster: str, targets: Iterable[ReplicaTarget]) -> None:
+    for target in targets:
+        work.fleet.put_target(cluster, target)
