@@ -17,7 +17,7 @@ from bench.table import Row
 from core.events import Event, Reward
 from core.ids import InferenceId
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 _TURNS = 2000 if IS_FULL else 100
 _RETRIES = 4
 

@@ -23,7 +23,7 @@ from deploy.services.stack import Stack
 from onward.wiring.foundation import open_foundation, read_directory
 from onward.wiring.migrate import migrate
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 _START_S = 120
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

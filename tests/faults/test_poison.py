@@ -16,7 +16,7 @@ from bench.table import Row
 from core.events import DeadLetter, Topic
 from ingest.kafka.clients import topic_name
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 _LINE = 'onward_dead_letters_total{topic="onward.turns"}'
 _BATCH_BYTES = 1 << 15  # over our own limit of a record, and within the topic's
 

@@ -18,7 +18,7 @@ from core.stages.rounds import Rounds
 from onward.wiring.foundation import open_foundation
 from onward.wiring.stages import Neighbours, row_of
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 _STORM_S = 120.0 if IS_FULL else 10.0
 _STAY_S = 1.0
 _STEP_S = 0.1

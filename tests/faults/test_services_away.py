@@ -12,7 +12,7 @@ from service_tree import wait_for
 
 from deploy.services.server import Server
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(1800)
 at_once = pytest.mark.skipif(not IS_FULL, reason="only `make faults` brings it back at once, too: the rest has it away")
 _WORK = 10  # turns before, during and after
 

@@ -19,7 +19,7 @@ from stage_processes import ApiProcess
 from bench.table import Row
 from core.ids import InferenceId
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 _BOUND = 1 << 16  # bytes
 _UNLOGGED = 5  # turns beyond it
 

@@ -34,7 +34,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def plain(service: Service) -> Iterator[httpx.Client]:
     """Yield a client that sends no content type of its own."""
-    with httpx.Client(base_url=service.url, timeout=10) as client:
+    with httpx.Client(base_url=service.url, timeout=60) as client:
         yield client
 
 
@@ -246,7 +246,7 @@ ATTACK = """async ([api, model]) => {
   const json = { "Content-Type": "application/json" };
   const tried = {};
   const attempt = async (name, work) => {
-    const late = new Promise(tell => setTimeout(tell, 10000, "no answer"));
+    const late = new Promise(tell => setTimeout(tell, 60000, "no answer"));
     tried[name] = await Promise.race([work().then(String, error => error.name), late]);
   };
   const form = (path, body) => new Promise(done => {

@@ -15,7 +15,7 @@ MakeService = Callable[..., Service]
 
 @contextmanager
 def streaming(service: Service) -> Iterator[Iterator[str]]:
-    with httpx.stream("GET", f"{service.url}/v1/rewards/stream", timeout=10) as answer:
+    with httpx.stream("GET", f"{service.url}/v1/rewards/stream", timeout=60) as answer:
         lines = answer.iter_lines()
         assert next(lines) == ": open"
         yield lines
@@ -35,7 +35,7 @@ def polling(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], None]:
 
 
 def test_an_announcement_is_enough(make_service: MakeService, polling: Callable[[float, float], None]) -> None:
-    polling(60, 60)
+    polling(600, 600)
     service = make_service()
     with streaming(service) as lines, streaming(service) as others:
         for number in (1, 2, 3):
@@ -45,11 +45,11 @@ def test_an_announcement_is_enough(make_service: MakeService, polling: Callable[
 
 
 def test_who_comes_late_need_not_wait(make_service: MakeService, polling: Callable[[float, float], None]) -> None:
-    polling(60, 60)
+    polling(600, 600)
     service = make_service()
     put(service, 1, 2)
     url = f"{service.url}/v1/rewards/stream?after=0"
-    with streaming(service), httpx.stream("GET", url, timeout=10) as answer:
+    with streaming(service), httpx.stream("GET", url, timeout=60) as answer:
         found = events(answer.iter_lines(), 2)
     assert [event["inference_id"] for _, event in found] == ["i1", "i2"]
 
