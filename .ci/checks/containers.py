@@ -20,10 +20,14 @@ class Containers:
         self._is_made: bool | None = None
 
     def begin(self) -> None:
-        """Start the engine and build the images, without waiting for either."""
+        """Start the engine and build the images, without waiting for either.
+
+        One image after another: side by side, each would make for itself the layers that they share."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         made = shlex.quote(str(self._environment))
-        command = f"set -e; .ci/engine.sh up {self._place} >{made}; . {made}; docker compose build"
+        command = (
+            f"set -e; .ci/engine.sh up {self._place} >{made}; . {made}; COMPOSE_PARALLEL_LIMIT=1 docker compose build"
+        )
         self._making = Command(f"nice -n 19 bash -c {shlex.quote(command)}", {}, self._log)
 
     def wait(self, limit_s: float) -> dict[str, str] | None:

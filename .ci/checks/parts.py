@@ -36,6 +36,8 @@ CHECK = (
     INSTALL,
     SGLANG,
     Part("check", "make -j2 -O check docs bench-check", 180),
+    # Their building takes half the machine from whoever tests beside it.
+    Part("images", "true", 200, wants_containers=True),
     Part("test", "make quick", 480),
     Part("timed", "make timed", 120, may_be_tried_again=True),
     Part("verify", "make verify-parts", 600, may_be_tried_again=True),

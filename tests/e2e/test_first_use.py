@@ -29,15 +29,20 @@ def test_chat_feedback_and_a_version_that_learned(make_service: MakeService, tmp
     onward = answer.model_extra["onward"]  # type: ignore[index]
     assert onward["policy_version"] == 1
     assert onward["trainable"] is True
-    stream = client.chat.completions.create(
-        model="onward-tiny",
-        messages=[{"role": "user", "content": "[web] write total(xs): sum of xs"}],
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-    chunks = list(stream)
-    assert chunks[-1].usage is not None
-    assert len([chunk for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]) > 1
+
+    def has_streamed() -> bool:
+        """Whether an answer came in parts: a short one may not, nor one whose tokens a busy machine sends together."""
+        stream = client.chat.completions.create(
+            model="onward-tiny",
+            messages=[{"role": "user", "content": "[web] write total(xs): sum of xs"}],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+        assert chunks[-1].usage is not None
+        return len([chunk for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]) > 1
+
+    wait_for(has_streamed, what="an answer in parts")
 
     said = service.post(
         "/v1/feedback", {"inference_id": onward["inference_id"], "metric_name": "accepted", "value": True}

@@ -113,7 +113,7 @@ def test_a_version_that_nobody_published_is_refused(world: ReleaseWorld) -> None
 
 def test_what_is_not_verified_is_not_served(world: ReleaseWorld) -> None:
     """An unverified version may be loaded already, while its digest is still being compared."""
-    world.run(until=lambda: status(world).state == "ready")
+    world.run(until=lambda: status(world).state == "ready" and 1 in status(world).figures)  # the loader has done
     slow = threading.Event()
     probe = world.engine.probe
 
