@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # A Docker engine with Compose v2 for a machine that has none and reaches no image hub (root, Debian 12).
-#   eval "$(.ci/engine.sh up DIR)"   all of it; prints what to export, which is nothing where a usable engine runs
-#   .ci/engine.sh down DIR           ends that engine; its images and volumes stay in DIR, for a quick next start
-#   .ci/engine.sh remove DIR         ends it with all that runs in it, and removes DIR
+#   eval "$(.ci/engine.sh up DIR [KEPT])"  all of it; prints what to export, which is nothing where a usable engine runs
+#   .ci/engine.sh down DIR                 ends that engine; its images and volumes stay, for a quick next start
+#   .ci/engine.sh remove DIR               ends it with all that runs in it, and removes DIR
+# With KEPT, images lie in that directory, which `remove` leaves for the next engine. One engine at a time may use it; a
+# second one has its images in DIR, like one without KEPT.
 # The parts, each done once and skipped afterwards:
 #   engine   dockerd of Debian's docker.io, without packet filter: in networks of Compose containers find each other by
 #            name, publish on 127.0.0.1 and reach nothing outside; images are built in the network of the host
@@ -12,6 +14,9 @@
 set -euo pipefail
 command=${1:?up, engine, compose, images, down or remove}
 directory=$(realpath -m "${2:?a directory for the engine}")
+kept=${3:+$(realpath -m "$3")}
+spare_kb=10000000 # with less on the disk, images are not kept
+boot=$(cat /proc/sys/kernel/random/boot_id)
 here=$(cd "$(dirname "$0")" && pwd)
 compose_version=2.40.3
 compose_sha256=d42aa5ffe26ff876347b62172da739064454ad59ad5dd44de933ec9594e8c1d8
@@ -33,18 +38,44 @@ install() { # Debian packages
     DEBIAN_FRONTEND=noninteractive quietly apt apt-get install -y -qq --no-install-recommends "$@"
 }
 
-engine() {
-    docker version >/dev/null 2>&1 && return
-    install docker.io
-    setsid dockerd --data-root "$directory/data" --exec-root "$directory/exec" --pidfile "$directory/dockerd.pid" \
-        -H "$DOCKER_HOST" --bridge=none --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false \
+choose_data() { # where images are: KEPT, as long as this engine runs, or DIR
+    echo "$directory/data" >"$directory/data-root"
+    test -n "$kept" || return 0
+    mkdir -p "$kept" && exec 8>"$kept/lock" # which the engine inherits, and has until its end
+    flock -n 8 || { echo "engine.sh: another engine uses $kept, so images are made anew" >&2 && return; }
+    # A machine that went down under a running engine may have left files without their content.
+    test "$(cat "$kept/running" 2>/dev/null || echo "$boot")" = "$boot" || rm -rf "$kept/data"
+    echo "$boot" >"$kept/running"
+    echo "$kept/data" >"$directory/data-root"
+}
+
+start() {
+    setsid dockerd --data-root "$(cat "$directory/data-root")" --exec-root "$directory/exec" \
+        --pidfile "$directory/dockerd.pid" -H "$DOCKER_HOST" \
+        --bridge=none --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false \
         >"$directory/dockerd.log" 2>&1 </dev/null &
-    for _ in $(seq 150); do
+    for _ in $(seq 300); do
         docker version >/dev/null 2>&1 && return
+        kill -0 $! 2>/dev/null || break
         sleep 0.2
     done
     tail -20 "$directory/dockerd.log" >&2
     return 1
+}
+
+engine() {
+    docker version >/dev/null 2>&1 && return
+    install docker.io
+    choose_data
+    start || { test -n "$kept" && down && rm -rf "$(cat "$directory/data-root")" && start; }
+    test -z "$kept" || clear_out
+}
+
+clear_out() { # all but images: what a run left that was killed
+    docker version >/dev/null 2>&1 || return 0
+    docker ps --all --quiet | xargs --no-run-if-empty docker rm --force --volumes >/dev/null || true
+    docker volume ls --quiet | xargs --no-run-if-empty docker volume rm --force >/dev/null || true
+    docker network prune --force >/dev/null || true
 }
 
 compose() {
@@ -83,14 +114,33 @@ down() {
     test -f "$directory/dockerd.pid" || return 0
     local pid
     pid=$(cat "$directory/dockerd.pid")
-    kill "$pid" && while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+    kill "$pid" 2>/dev/null || return 0
+    for _ in $(seq 600); do # as long as its file is there: a dead one may stay as a zombie
+        test -f "$directory/dockerd.pid" && kill -0 "$pid" 2>/dev/null || return 0
+        sleep 0.1
+    done
+}
+
+leave_kept() { # DATA: for the next engine, unless the disk is nearly full
+    test "$(df --output=avail -k "$1" | tail -1)" -gt "$spare_kb" || rm -rf --one-file-system "$1"
+    sync -f "$(dirname "$1")" && rm -f "$(dirname "$1")/running"
 }
 
 remove() {
-    docker ps --quiet | xargs --no-run-if-empty docker kill >/dev/null || true # else it waits for each one's grace
-    docker container prune --force >/dev/null && docker network prune --force >/dev/null || true
+    local data shim
+    data=$(cat "$directory/data-root" 2>/dev/null || echo "$directory/data")
+    clear_out # else it waits for each container's grace
+    # What nobody has built for a day. Younger images without a name are layers that the next build takes again.
+    docker image prune --force --filter until=24h >/dev/null 2>&1 || true
     down
-    awk -v under="$directory/" 'index($2, under) == 1 {print $2}' /proc/mounts | sort -r | xargs --no-run-if-empty umount
+    # An engine that was killed has left its containers running, each under a shim that names its directory.
+    for shim in $(pgrep -f -- "-address $directory/exec/" || true); do
+        pkill -KILL -P "$shim" || true
+        kill -KILL "$shim" 2>/dev/null || true
+    done
+    awk -v data="$data/" -v under="$directory/" 'index($2 "/", data) == 1 || index($2, under) == 1 {print $2}' /proc/mounts |
+        sort -r | xargs --no-run-if-empty umount
+    case $data in "$directory"/*) ;; *) leave_kept "$data" ;; esac
     rm -rf --one-file-system "$directory"
 }
 

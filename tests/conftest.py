@@ -104,6 +104,11 @@ _UNIT = (
 )
 
 
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Name bytes by how many they are. Workers must agree on each name, and what is compressed may hold the time."""
+    return f"{argname} of {len(val)} bytes" if isinstance(val, bytes) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests as `deep`, `verify` or `unit`, by their paths and by the services that they are given.
 

@@ -27,7 +27,9 @@ def main() -> int:
     base, cache = (os.environ.pop(f"ONWARD_CI_{name}", "") for name in ("BASE", "CACHE"))
     os.environ["PYTHONPATH"] = str(_ROOT / ".ci")  # where pytest finds the recorder
     os.environ |= {"ONWARD_REQUIRE_SERVICES": "1", "PYTHONUNBUFFERED": "1", "PYTEST_ADDOPTS": _PYTEST}
-    history = History(Path(cache or Path.home() / ".cache" / "onward-ci") / "history")
+    kept = Path(cache or Path.home() / ".cache" / "onward-ci")
+    os.environ["CHECK_CACHE"] = str(kept)
+    history = History(kept / "history")
     check = Check(_ROOT, name, parts.DEEP if name == "deep" else parts.CHECK, history, base)
     return 0 if check.run() else 1
 

@@ -27,7 +27,7 @@ class Check:
     def __init__(self, root: Path, name: str, chosen: Sequence[Part], history: History, base: str = "") -> None:
         self._root, self._parts, self._history = root, chosen, history
         self._file, self._records = root / "build" / f"{name}.json", root / "build" / f"{name}-records"
-        self._containers = Containers(root / "build" / "containers")
+        self._containers = Containers(root / "build" / "containers", history.directory.parent / "images")
         self._changed = plan.changed_since([base, *history.passed()])
         self._began_s = time.monotonic()
         self.outcome = Outcome(plan.head(), datetime.now(UTC).isoformat(timespec="seconds"))
@@ -83,7 +83,7 @@ class Check:
         status = 1
         environment = self._environment_of(part, left_s)
         if environment is not None:
-            status = run(part.command, left_s, environment)
+            status = run(_with_what_is_kept(part), left_s, environment)
         result = {0: "passed", TIMED_OUT: "timed out"}.get(status, "failed")
         self._add(part, round(time.monotonic() - began_s), result)
         return result
@@ -140,3 +140,10 @@ class Check:
     def _note(self) -> None:
         self.outcome.seconds = round(self._seconds())
         self.outcome.write(self._file)
+
+
+def _with_what_is_kept(part: Part) -> str:
+    """Return the command of a part, which begins with what an earlier check has kept and keeps what it made."""
+    if not part.makes:
+        return part.command
+    return f".ci/cache.sh restore {part.makes}; {part.command} && {{ .ci/cache.sh keep {part.makes} || true; }}"

@@ -10,10 +10,10 @@ _TAIL = 3000
 
 
 class Containers:
-    """An engine in a directory of its own; where a usable engine runs already, that one."""
+    """An engine in a directory of its own, with the images in `kept`; where a usable engine runs already, that one."""
 
-    def __init__(self, directory: Path) -> None:
-        self._place = shlex.quote(str(directory))
+    def __init__(self, directory: Path, kept: Path) -> None:
+        self._place, self._kept = shlex.quote(str(directory)), shlex.quote(str(kept))
         self._environment = directory.with_suffix(".env")
         self._log = directory.with_suffix(".log")
         self._making: Command | None = None
@@ -26,7 +26,8 @@ class Containers:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         made = shlex.quote(str(self._environment))
         command = (
-            f"set -e; .ci/engine.sh up {self._place} >{made}; . {made}; COMPOSE_PARALLEL_LIMIT=1 docker compose build"
+            f"set -e; .ci/engine.sh up {self._place} {self._kept} >{made}; . {made}; "
+            "COMPOSE_PARALLEL_LIMIT=1 docker compose build"
         )
         self._making = Command(f"nice -n 19 bash -c {shlex.quote(command)}", {}, self._log)
 

@@ -24,15 +24,19 @@ class Part:
     may_be_tried_again: bool = False
     """It waits for other processes, so a failure may be the machine's; its failed tests get a second try."""
     wants_containers: bool = False
+    makes: str = ""
+    """What it makes is kept for the next check, under this name in the table of `.ci/cache.sh`."""
     environment: tuple[tuple[str, str], ...] = ()
 
 
-INSTALL = Part("install", "make install", 180, is_needed=True)
-SERVICES = Part("services", "make services browser", 60, is_needed=True)
-SGLANG = Part("sglang", "make sglang-cpu", 200, is_needed=True)
+INSTALL = Part("install", "make install", 180, is_needed=True, makes="venv")
+SERVICES = Part("services", "make services", 40, is_needed=True)
+BROWSER = Part("browser", "make browser", 40, is_needed=True, makes="browser")
+SGLANG = Part("sglang", "make sglang-cpu", 200, is_needed=True, makes="sglang")
 
 CHECK = (
     SERVICES,
+    BROWSER,
     INSTALL,
     SGLANG,
     Part("check", "make -j2 -O check docs bench-check", 180),
@@ -41,7 +45,7 @@ CHECK = (
     Part("test", "make quick", 480),
     Part("timed", "make timed", 120, may_be_tried_again=True),
     Part("verify", "make verify-parts", 600, may_be_tried_again=True),
-    Part("clients", "make clients", 300, is_optional=True, may_be_tried_again=True),
+    Part("clients", "make clients", 300, is_optional=True, may_be_tried_again=True, makes="clients"),
     Part("hostile", "make hostile", 150, is_optional=True),
     Part("compose", "make compose-test", 360, may_be_tried_again=True, wants_containers=True),
 )
@@ -49,13 +53,15 @@ CHECK = (
 
 DEEP = (
     SERVICES,
+    BROWSER,
     INSTALL,
     SGLANG,
-    Part("fetch", "make ide smollm2", 200, is_needed=True),
+    Part("ide", "make ide", 120, is_needed=True, makes="ide"),
+    Part("smollm2", "make smollm2", 80, is_needed=True, makes="smollm2"),
     Part("deep", "make deep-parts", 2400, may_be_tried_again=True),
     Part("faults", "make faults", 3600),
     Part("soak", "make soak", 900),
-    Part("clients", "make clients", 300, may_be_tried_again=True),
+    Part("clients", "make clients", 300, may_be_tried_again=True, makes="clients"),
     Part("hostile", "make hostile", 150),
     Part("compose", "make compose-test", 1800, wants_containers=True, environment=(("FULL", "1"),)),
 )

@@ -47,6 +47,7 @@ class History:
     """The flaky tests and the passed commits of earlier runs on this machine, as lines of JSON."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._flaky, self._passed = directory / "flaky.jsonl", directory / "passed.jsonl"
 
     def add_flaky(self, commit: str, date: str, found: Iterable[Flaky]) -> None:

@@ -55,7 +55,7 @@ class Checkout:
 
     def commit(self) -> None:
         self.write_makefile()
-        (self.root / ".gitignore").write_text("build\n*.seen\n__pycache__\n.venv\n.pytest_cache\n*-down\n*-gone\n")
+        (self.root / ".gitignore").write_text("build\n.sglang\n*.seen\n__pycache__\n.venv\n.pytest_cache\n*-down\n*-gone\n")
         self._git("add", "-A")
         self._git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "change")
 
@@ -129,7 +129,7 @@ def test_what_cannot_be_installed_ends_it_at_once(checkout: Checkout) -> None:
     checkout.targets["install"] = "@false"
     checkout.commit()
     status, _ = checkout.run()
-    assert (status, checkout.results) == (1, {"services": "passed", "install": "failed"})
+    assert (status, checkout.results) == (1, {"services": "passed", "browser": "passed", "install": "failed"})
 
 
 def test_a_test_that_passes_alone_is_flaky_and_the_next_run_shows_it(checkout: Checkout) -> None:
@@ -170,6 +170,21 @@ def test_a_change_calls_for_what_the_plan_says(checkout: Checkout) -> None:
     status, said = checkout.run()
     assert status == 0, said
     assert (checkout.results["clients"], checkout.results["hostile"]) == ("not called for", "passed")
+
+
+def test_what_one_check_has_made_the_next_one_has(checkout: Checkout) -> None:
+    _write_program(checkout.root / "program", "exit 0")
+    (checkout.root / "deploy" / "sglang-cpu").mkdir(parents=True)
+    (checkout.root / "deploy" / "sglang-cpu" / "a.lock").touch()
+    made = checkout.root / ".sglang" / "bin" / "python"
+    checkout.targets["sglang-cpu"] = f"@test -e {made} || (install -D program {made} && echo made >>made.seen)"
+    checkout.commit()
+    for _ in range(2):
+        status, said = checkout.run()
+        assert status == 0, said
+        shutil.rmtree(checkout.root / ".sglang")
+    assert "sglang: .sglang is as it was kept" in said
+    assert (checkout.root / "made.seen").read_text() == "made\n"
 
 
 def test_who_ends_it_ends_all_that_it_started_and_can_read_what_is_known(checkout: Checkout) -> None:
