@@ -55,7 +55,8 @@ class Checkout:
 
     def commit(self) -> None:
         self.write_makefile()
-        (self.root / ".gitignore").write_text("build\n.sglang\n*.seen\n__pycache__\n.venv\n.pytest_cache\n*-down\n*-gone\n")
+        made = ("build", ".sglang", ".venv", "__pycache__", ".pytest_cache", "*.seen", "*-down", "*-gone")
+        (self.root / ".gitignore").write_text("\n".join(made) + "\n")
         self._git("add", "-A")
         self._git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "change")
 

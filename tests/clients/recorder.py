@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -23,6 +24,7 @@ from aiohttp import web
 KEPT_HEADERS = ("user-agent", "session", "conversation", "thread", "x-", "originator", "anthropic", "openai")
 _DROPPED = ("x-api-key", "x-forwarded")
 _RETRY = "x-stainless-retry-count"
+_STORED_S = 120  # within which a turn is in the store, on whatever machine
 _HOP = ("host", "content-length", "transfer-encoding", "connection", "accept-encoding", "content-encoding")
 
 
@@ -86,7 +88,8 @@ class Recorder:
         """Return the turn from the service, which has it a moment after the answer's last byte."""
         url = f"{self._upstream}/v1/turns/{inference_id}"
         async with aiohttp.ClientSession() as session:
-            for _ in range(400):
+            deadline_s = time.monotonic() + _STORED_S
+            while time.monotonic() < deadline_s:
                 async with session.get(url) as found:
                     if found.status == 200:
                         turn = await found.json()

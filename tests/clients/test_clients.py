@@ -1,15 +1,15 @@
 """Real clients, as their registries have them, each at a task with tools and streams, against a real service.
 
-`make clients` installs them and runs this; at the end it prints a table, which also is `build/clients/table.json`. The
-model is the scripted one of `script_model.py`; everything else is the product, started by `onward run`."""
+`make clients` installs them and runs this; at the end it prints a table (`conftest.py`). The model is the scripted one
+of `script_model.py`; everything else is the product, started by `onward run`."""
 
 import json
 import os
 import shutil
 import subprocess
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tried_clients import BUILD, CLIENTS, HERE, MODEL, Client, Run
 
 ROOT = Path(__file__).parents[2]
 LEAST_TRAINABLE = 0.95
-_TIMEOUT_S = 120
+_TIMEOUT_S = 300
 _ANSWER_ID = {"/v1/chat/completions": "chatcmpl-", "/v1/responses": "resp_", "/v1/messages": "msg_"}
 
 
@@ -38,24 +38,11 @@ class Row:
 
 
 @pytest.fixture(scope="module")
-def table() -> Iterator[list[Row]]:
-    rows: list[Row] = []
-    yield rows
-    (BUILD / "table.json").write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    head = f"{'client':28} finished  turns  trainable  sessions  outcomes"
-    lines = [
-        f"{row.client:28} {'yes' if row.finished else 'NO':8} {row.turns:6} {row.trainable:10.0%} "
-        f"{'right' if row.sessions_right else 'WRONG':>9} {row.outcomes_joined:9}"
-        for row in rows
-    ]
-    print("\n".join(["", head, *lines]))  # noqa: T201
-
-
-@pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    for script in (HERE / "node").glob("*.mjs"):
-        shutil.copy(script, BUILD / "node")  # beside the packages that it imports
     directory = tmp_path_factory.mktemp("clients")
+    for script in (HERE / "node").glob("*.mjs"):
+        whole = shutil.copy(script, BUILD / f"{script.name}.{os.getpid()}")
+        os.replace(whole, BUILD / "node" / script.name)  # beside the packages that it imports, and perhaps in use
     make(directory / "model", own_texts(ROOT))
     settings = {
         "serving.model": directory / "model",
@@ -76,10 +63,17 @@ def before_service(service: Service) -> Iterator[Recording]:
 
 
 @pytest.mark.clients
+@pytest.mark.timeout(900)  # some take long to start, on whatever machine
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name.replace(" ", "-"))
-def test_client(client: Client, before_service: Recording, service: Service, table: list[Row], tmp_path: Path) -> None:
+def test_client(
+    client: Client,
+    before_service: Recording,
+    service: Service,
+    record_property: Callable[[str, object], None],
+    tmp_path: Path,
+) -> None:
     row = Row(client.name)
-    table.append(row)
+    record_property("row", vars(row))  # as it will be at the end
     before_service.start(tmp_path / "recorded.jsonl")
     run = Run(before_service.url, tmp_path / "project")
     said, status = _run(client, run)
@@ -180,7 +174,7 @@ def _joined(service: Service, line: dict[str, Any]) -> bool:
     request = urllib.request.Request(
         f"{service.url}/v1/feedback", json.dumps(said).encode(), {"content-type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         feedback_id = json.load(answer)["feedback_id"]
     return _has_outcome(service, inference_id, feedback_id)
 

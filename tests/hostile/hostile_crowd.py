@@ -19,7 +19,7 @@ import aiohttp
 
 USERS = 3
 THINKS_S = 0.15
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Crowd:

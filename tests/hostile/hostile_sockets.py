@@ -22,23 +22,28 @@ def unread(path: str, key: str, body: bytes = b"") -> bytes:
     return head.encode() + body
 
 
-def besiege(url: str, openings: list[bytes], hold_s: float) -> int:
+def besiege(url: str, openings: list[bytes], hold_s: float, rest_s: float = 0.0) -> int:
     """Open a connection for each opening, send it, and read nothing for `hold_s`.
 
-    Returns how many connections the server had ended or not accepted by then."""
+    Returns how many connections the server had ended or not accepted by then, or at the latest `rest_s` later."""
     address = urlsplit(url).hostname, urlsplit(url).port
     with ExitStack() as stack:
         opened = []
         for opening in openings:
             client = stack.enter_context(socket.socket())
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.settimeout(5)
+            client.settimeout(60)
             with suppress(OSError):
                 client.connect(address)
                 client.sendall(opening)
             opened.append(client)
         time.sleep(hold_s)
-        return sum(map(_is_ended, opened))
+        deadline_s, left = time.monotonic() + rest_s, opened
+        while True:
+            is_over = time.monotonic() >= deadline_s  # before the look: this process itself may stand still for long
+            left = [client for client in left if not _is_ended(client)]
+            if is_over or not left:
+                return len(opened) - len(left)
 
 
 def _is_ended(client: socket.socket) -> bool:

@@ -53,7 +53,7 @@ namespace = "operators"
 scopes = ["chat", "feedback", "read", "admin"]
 """
 AT_ONCE = 4  # attackers
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 _LOOKS_S = 0.1
 
 
@@ -124,7 +124,7 @@ class World:
             yield seen
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(90)
+            process.wait(240)
         seen.update(json.loads(output.read_text()))
 
     def routes(self) -> dict[str, list[str]]:

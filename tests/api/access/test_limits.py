@@ -32,12 +32,14 @@ def service(make_service: MakeService) -> Service:
 
 
 def test_a_key_gets_its_burst_and_then_429(service: Service) -> None:
+    began_s = time.monotonic()
     first = service.chat("hi", headers=ADA)
     second = service.chat("hi", headers=ADA, stream=True)
     assert (first.status_code, second.status_code) == (200, 200)
     assert [limits(first)[:2], limits(second)[:2]] == [["2", "1"], ["2", "0"]]
-    assert limits(second)[2] == "1m0s" or 50 < float(limits(second)[2].removesuffix("s")) <= 60
     refused = service.chat("hi", headers=ADA)
+    passed_s = time.monotonic() - began_s + 1  # in which tokens came back, however long it was
+    assert limits(second)[2] == "1m0s" or 60 - passed_s < float(limits(second)[2].removesuffix("s")) <= 60
     assert refused.status_code == 429
     assert refused.json()["error"] == {
         "message": refused.json()["error"]["message"],
@@ -46,18 +48,19 @@ def test_a_key_gets_its_burst_and_then_429(service: Service) -> None:
         "code": "rate_limit_exceeded",
     }
     assert "2 requests per minute of this API key; try again in" in refused.json()["error"]["message"]
-    assert 25 < int(refused.headers["retry-after"]) <= 30
-    assert 25_000 < int(refused.headers["retry-after-ms"]) <= 30_000
+    assert 30 - passed_s < int(refused.headers["retry-after"]) <= 30
+    assert 30 - passed_s < int(refused.headers["retry-after-ms"]) / 1000 <= 30
     assert limits(refused)[:2] == ["2", "0"]
 
 
 def test_all_keys_of_a_namespace_share_its_limit_and_no_others(service: Service) -> None:
+    began_s = time.monotonic()
     assert [service.chat("hi", headers=ADA).status_code for _ in range(4)] == [200, 200, 429, 429]
     statuses = [service.chat("hi", headers=BOB).status_code for _ in range(4)]
     assert statuses == [200, 200, 200, 429], "what was refused by the key took nothing of the namespace's"
     refused = service.chat("hi", headers=BOB)
     assert "3 requests per minute of all API keys of this namespace" in refused.json()["error"]["message"]
-    assert 10 < int(refused.headers["retry-after"]) <= 20
+    assert 20 - (time.monotonic() - began_s + 1) < int(refused.headers["retry-after"]) <= 20
     unlimited = [service.chat("hi", headers=EVE) for _ in range(8)]
     assert {answer.status_code for answer in unlimited} == {200}
     assert not any(name in answer.headers for answer in unlimited for name in LIMIT)

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import httpx
 import pytest
-from api_harness import MODEL, Service, serve
+from api_harness import MODEL, WAIT_S, Service, serve
 from browser import running_browser
 from playwright.sync_api import Browser
 
@@ -34,7 +34,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def plain(service: Service) -> Iterator[httpx.Client]:
     """Yield a client that sends no content type of its own."""
-    with httpx.Client(base_url=service.url, timeout=10) as client:
+    with httpx.Client(base_url=service.url, timeout=WAIT_S) as client:
         yield client
 
 
@@ -246,7 +246,7 @@ ATTACK = """async ([api, model]) => {
   const json = { "Content-Type": "application/json" };
   const tried = {};
   const attempt = async (name, work) => {
-    const late = new Promise(tell => setTimeout(tell, 10000, "no answer"));
+    const late = new Promise(tell => setTimeout(tell, 60000, "no answer"));
     tried[name] = await Promise.race([work().then(String, error => error.name), late]);
   };
   const form = (path, body) => new Promise(done => {

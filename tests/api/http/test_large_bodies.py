@@ -6,26 +6,27 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
-from api_harness import MODEL, Service, serve, wait_for
+from api_harness import MODEL, WAIT_S, Service, serve, wait_for
 from scripted_policy import ScriptedPolicy
 
 from api.http.body_shape import count_values
 from api.http.large_bodies import Bodies, Body
+from api.requests import reader as reading
 from core.settings import BodySettings
 from core.telemetry import BODY_BYTES
 from onward.directory.layout import SHIPPED_MODEL
 from serving.rendering import load_renderer
 
-pytestmark = pytest.mark.timed  # it measures how long others wait, and what a body may take
 MIB = 1 << 20
 JSON = {"content-type": "application/json"}
 READER = (
@@ -105,15 +106,22 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Yield a service with the shipped model's renderer, here and in the reader's process."""
     renderer = load_renderer(SHIPPED_MODEL, ScriptedPolicy.context_length)
     directory = tmp_path_factory.mktemp("api") / "service"
-    with serve(directory, renderer, READER, bodies={"in_flight_bytes": 8 * MIB, "work_s": 10}) as service:
+    with serve(directory, renderer, READER, bodies={"in_flight_bytes": 8 * MIB, "work_s": 60}) as service:
         yield service
+
+
+def is_reader(child: psutil.Process) -> bool:
+    """Return whether this is a reader; one that ended meanwhile is none."""
+    with suppress(psutil.NoSuchProcess):
+        return READER[2] in child.cmdline()
+    return False
 
 
 def reader() -> psutil.Process:
     """Return the reader's process, the latest if there are several."""
 
     def find() -> psutil.Process | None:
-        readers = [child for child in psutil.Process().children() if READER[2] in child.cmdline()]
+        readers = [child for child in psutil.Process().children() if is_reader(child)]
         return max(readers, key=psutil.Process.create_time, default=None)
 
     found: psutil.Process = wait_for(find, "the reader's process")
@@ -129,12 +137,12 @@ def stopped(service: Service) -> Iterator[psutil.Process]:
     try:
         yield process
     finally:
-        if process.is_running():
+        with suppress(psutil.NoSuchProcess):  # a test may end it
             process.resume()
 
 
 def send(service: Service, path: str, body: bytes) -> httpx.Response:
-    with httpx.Client(timeout=60, verify=False) as client:
+    with httpx.Client(timeout=WAIT_S, verify=False) as client:
         return client.post(service.url + path, content=body, headers=JSON)
 
 
@@ -193,12 +201,12 @@ def test_beyond_the_bound_on_bytes_they_are_refused(service: Service) -> None:
         refused = send(service, path, body)
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) > 0
-        chunked = httpx.post(service.url + path, content=iter([body[: MIB // 2]] * 2), headers=JSON)
+        chunked = httpx.post(service.url + path, content=iter([body[: MIB // 2]] * 2), headers=JSON, timeout=WAIT_S)
         assert chunked.status_code == 503  # who does not say how much it is could send the most there may be
         assert service.chat("hi").status_code == 200
         process.resume()
         assert {each.result().status_code for each in waiting} == {status}
-    assert BODY_BYTES._value.get() == 0
+    wait_for(lambda: BODY_BYTES._value.get() == 0, "the bytes' release")
     assert send(service, path, body).status_code == status
 
 
@@ -240,11 +248,18 @@ def test_who_sends_more_than_there_is_room_for_is_refused_amid_it(service: Servi
     wait_for(lambda: BODY_BYTES._value.get() == 0, "the release of all")
 
 
-def test_a_reader_that_ends_is_started_again(service: Service) -> None:
+def test_a_reader_that_ends_is_started_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     path, body, status = HOSTILE["more tools than any"]
+    given, exchange = threading.Event(), reading._exchange
+
+    async def note(*asked: Any) -> Any:
+        given.set()
+        return await exchange(*asked)
+
     with stopped(service) as process, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(reading, "_exchange", note)
         large = pool.submit(send, service, path, body)
-        wait_for(lambda: BODY_BYTES._value.get() > 0, "the large body")
+        assert given.wait(WAIT_S)  # one that ends while the body arrives is started again for it
         os.kill(process.pid, signal.SIGKILL)
         answer = large.result()
     assert answer.status_code == 503
@@ -254,31 +269,35 @@ def test_a_reader_that_ends_is_started_again(service: Service) -> None:
 
 def test_a_body_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     path, body, status = HOSTILE["more tools than any"]
-    with serve(tmp_path / "service", None, READER, bodies={"work_s": 1.0}) as service, stopped(service):
+    with serve(tmp_path / "service", None, READER, bodies={"work_s": 5.0}) as service, stopped(service):
         answer = send(service, path, body)
         assert answer.status_code == 413
         assert answer.json()["error"]["code"] == "body_takes_too_long"
         assert send(service, path, body).status_code == status
 
 
+@pytest.mark.timed
 def test_the_event_loop_goes_on(service: Service) -> None:
-    """Twenty bodies at once block the loop for much less time than one of them takes to read."""
-    worst = asyncio.run(_longest_pause(service, [HOSTILE[name][:2] for name in ("one word", "messages enough")] * 10))
-    assert worst < 1
+    """Twenty bodies at once block the loop for much less time than one of them takes to read.
+
+    Were they read on it, there would be as many pauses; one or two may be the machine's own."""
+    pauses = asyncio.run(_pauses(service, [HOSTILE[name][:2] for name in ("one word", "messages enough")] * 10))
+    assert sorted(pauses)[-3] < 1, sorted(pauses)[-20:]
 
 
-async def _longest_pause(service: Service, bodies: list[tuple[str, bytes]]) -> float:
-    worst = 0.0
+async def _pauses(service: Service, bodies: list[tuple[str, bytes]]) -> list[float]:
+    """Return how long each of many small requests takes while the bodies are read."""
+    pauses = [0.0] * 3
     loop = asyncio.get_running_loop()
-    async with httpx.AsyncClient(timeout=60, verify=False) as client:
+    async with httpx.AsyncClient(timeout=WAIT_S, verify=False) as client:
         large = [asyncio.create_task(asyncio.to_thread(send, service, *body)) for body in bodies]
         while not all(task.done() for task in large):
             started = loop.time()
             assert (await client.get(service.url + "/healthz")).status_code == 200
-            worst = max(worst, loop.time() - started)
+            pauses.append(loop.time() - started)
             await asyncio.sleep(0.01)
         assert {task.result().status_code for task in large} <= {400, 503}
-    return worst
+    return pauses
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Two replicas keep serving while Redis is flushed, killed, stopped, restarted, or was never there."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -11,17 +10,19 @@ from pathlib import Path
 import httpx
 import pytest
 import redis as redis_py
-from api_harness import Service, serve_replicas, wait_for
+from api_harness import WAIT_S, Service, serve_replicas, wait_for
 from own_redis import OwnRedis, own_redis
 from reward_stream import events, put
 from scripted_policy import says
 
 from api.live_state.redis_announcer import RedisAnnouncer
+from api.live_state.redis_link import RedisLink, RedisUnavailable
 from core import telemetry
 from core.events import Completion
 from core.ports import REWARDS
 
-TIMEOUT_S = 0.5
+TIMEOUT_S = 5.0  # a busy machine may take seconds over an answer of a Redis that is there
+AT_ONCE = 8
 Message = dict[str, str]
 
 
@@ -56,7 +57,6 @@ class Conversation:
         self._replicas = replicas
         self._said: list[Message] = []
         self.inference_ids: list[str] = []
-        self.longest_s = 0.0
 
     def go_on(self, turns: int) -> None:
         for _ in range(turns):
@@ -64,9 +64,7 @@ class Conversation:
             service = self._replicas[number % len(self._replicas)]
             service.policy.scripts.append(says(f"a{number}"))
             self._said.append({"role": "user", "content": f"q{number}"})
-            started = time.monotonic()
             answer = service.chat(*self._said)
-            self.longest_s = max(self.longest_s, time.monotonic() - started)
             assert answer.status_code == 200, answer.text
             self._said.append({"role": "assistant", "content": f"a{number}"})
             self.inference_ids.append(answer.headers["x-onward-inference-id"])
@@ -136,7 +134,6 @@ def test_an_outage_in_the_middle_of_a_conversation(replicas: list[Service], serv
         assert answer.status_code == 200
         assert fallbacks("failed") - failed <= len(replicas), "each replica waits once, and no longer"
         assert fallbacks("away") > away
-        assert conversation.longest_s < TIMEOUT_S + 1.5
     wait_for(lambda: all(service.live_state.state == "ok" for service in replicas), "the return")
     conversation.turns()
     replicas[0].writing.clear()
@@ -146,12 +143,17 @@ def test_an_outage_in_the_middle_of_a_conversation(replicas: list[Service], serv
 
 
 def test_many_requests_at_once_wait_for_one_that_hangs_once(replicas: list[Service], server: OwnRedis) -> None:
-    with server.hanging(), ThreadPoolExecutor(8) as pool:
-        started = time.monotonic()
-        answers = list(pool.map(lambda n: replicas[n % 2].chat(f"hello {n}"), range(32)))
-        took_s = time.monotonic() - started
+    failed, requests = fallbacks("failed"), 4 * AT_ONCE
+    with server.hanging(), ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(lambda n: replicas[n % 2].chat(f"hello {n}"), range(requests)))
     assert {answer.status_code for answer in answers} == {200}
-    assert took_s < 2 * TIMEOUT_S + 4
+    assert fallbacks("failed") - failed < requests, "only what was under way waits, and each of these asks twice or so"
+
+
+def test_nobody_waits_for_what_is_known_to_be_away(server: OwnRedis) -> None:
+    asking = RedisLink(server.settings(url="redis://127.0.0.1:1/0")).ask("get_chain", "GET", "x")
+    with pytest.raises(RedisUnavailable):
+        asking.send(None)  # its first step is the last
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "redis://nobody.invalid/0", "unix:///nowhere"])
@@ -228,7 +230,7 @@ TROUBLES: dict[str, Callable[[OwnRedis], AbstractContextManager[None]]] = {
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_of_two_contents_under_one_id_one_is_recorded(server: OwnRedis, tmp_path: Path, trouble: str) -> None:
     states = server.live_states(forgotten_s=60.0, timeout_s=TIMEOUT_S)
-    with serve_replicas(tmp_path / "service", 2, live_states=states, feedback={"lookup_s": 5}) as replicas:
+    with serve_replicas(tmp_path / "service", 2, live_states=states, feedback={"lookup_s": 60}) as replicas:
         inference_id = replicas[0].chat("hi").headers["x-onward-inference-id"]
         replicas[0].turn(inference_id)
         with TROUBLES[trouble](server):
@@ -277,11 +279,11 @@ def test_the_last_minute_is_that_of_all_replicas(replicas: list[Service]) -> Non
 def test_reward_streams_of_every_replica_wake_when_a_scorer_says_so(
     server: OwnRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.operator.rewards._POLL_S", 60.0)
-    monkeypatch.setattr("api.operator.rewards._ANNOUNCED_POLL_S", 60.0)
+    monkeypatch.setattr("api.operator.rewards._POLL_S", 600.0)
+    monkeypatch.setattr("api.operator.rewards._ANNOUNCED_POLL_S", 600.0)
     states = server.live_states()
     with serve_replicas(tmp_path / "service", 2, live_states=states) as replicas:
-        streams = [httpx.stream("GET", f"{service.url}/v1/rewards/stream", timeout=10) for service in replicas]
+        streams = [httpx.stream("GET", f"{service.url}/v1/rewards/stream", timeout=WAIT_S) for service in replicas]
         with streams[0] as first, streams[1] as second:
             lines = [first.iter_lines(), second.iter_lines()]
             assert [next(each) for each in lines] == [": open"] * 2

@@ -18,6 +18,7 @@ VIEWS = ("rewards", "curves", "releases", "alarms", "health", "sessions", "clien
 WIDTHS = (400, 1600)
 
 
+@pytest.mark.timed
 def test_it_is_there_within_a_second(open_page: OpenPage) -> None:
     """The best of several loads counts, and the limit grows with the load of the machine."""
     limit_ms = 1000 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

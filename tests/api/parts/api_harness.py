@@ -60,12 +60,11 @@ SPEC = RewardSpec.model_validate(
 
 def wait_for(condition: Callable[[], Any], what: str = "the condition") -> Any:
     deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what} did not come true within {WAIT_S} s")
         time.sleep(0.005)
-    pytest.fail(f"{what} did not come true within {WAIT_S} s")
+    return value
 
 
 class BreakableLog:

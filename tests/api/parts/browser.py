@@ -29,8 +29,8 @@ def running_browser(*flags: str) -> Iterator[Browser]:
         if os.environ.get("ONWARD_REQUIRE_SERVICES") == "1":
             pytest.fail(missing)
         pytest.skip(missing)
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=120_000)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=[*FLAGS, *flags])
+        chromium = playwright.chromium.launch(executable_path=program, args=[*FLAGS, *flags], timeout=120_000)
         yield chromium
         chromium.close()

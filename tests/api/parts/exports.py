@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import requests
-from api_harness import Service
+from api_harness import WAIT_S, Service
 from google.protobuf import json_format
 from opentelemetry._logs import LogRecord
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
@@ -77,7 +77,7 @@ class Program:
         """Send all that was logged, and return how many became no outcome, and why."""
         url = f"{self.service.url}/v1/logs"
         exporter = OTLPLogExporter(
-            url, headers=dict(self.headers), timeout=10, compression=compression, session=self._session
+            url, headers=dict(self.headers), timeout=WAIT_S, compression=compression, session=self._session
         )
         exporter.export(self.logs)
         answer = self.sent[-1]
@@ -88,7 +88,7 @@ class Program:
 
     def send_spans(self) -> str:
         url = f"{self.service.url}/v1/traces"
-        OTLPSpanExporter(url, headers=dict(self.headers), timeout=10, session=self._session).export(self.spans)
+        OTLPSpanExporter(url, headers=dict(self.headers), timeout=WAIT_S, session=self._session).export(self.spans)
         answer = self.sent[-1]
         assert answer.status_code == 200, answer.content
         return ExportTraceServiceResponse.FromString(answer.content).partial_success.error_message

@@ -20,7 +20,7 @@ from deploy.services.redis import Redis
 class OwnRedis(Redis):
     def settings(self, **changes: Any) -> RedisSettings:
         """Return settings with a fresh prefix and a long timeout, for the machine may be busy."""
-        return RedisSettings(**{"url": self.url, "prefix": f"{uuid.uuid4().hex}:", "timeout_s": 2.0, **changes})
+        return RedisSettings(**{"url": self.url, "prefix": f"{uuid.uuid4().hex}:", "timeout_s": 5.0, **changes})
 
     def live_states(self, count: int = 2, forgotten_s: float = 0.0, **changes: Any) -> list[RedisLiveState]:
         chosen = self.settings(**changes)

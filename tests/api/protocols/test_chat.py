@@ -1,12 +1,14 @@
 """Chat completions through the official client, and their records."""
 
 import json
+import socket
 import threading
+from typing import Any
 
 import httpx
 import openai
 import pytest
-from api_harness import MODEL, Service, wait_for
+from api_harness import MODEL, WAIT_S, Service, wait_for
 from byte_renderer import END, call_ids, ids
 from scripted_policy import Script, logprob_of, says
 
@@ -101,7 +103,7 @@ def test_the_first_token_leaves_before_the_second_is_sampled(service: Service) -
     gate = threading.Event()
     service.policy.scripts.append(says("abc", gate=gate))
     body = {"model": MODEL, "messages": [user("hi")], "stream": True}
-    with httpx.stream("POST", f"{service.url}/v1/chat/completions", json=body, timeout=10) as answer:
+    with httpx.stream("POST", f"{service.url}/v1/chat/completions", json=body, timeout=WAIT_S) as answer:
         events = (line for line in answer.iter_lines() if line)
         first = json.loads(next(events).removeprefix("data: "))
         assert first["choices"][0]["delta"] == {"role": "assistant", "content": "a"}
@@ -117,7 +119,7 @@ def test_the_first_token_leaves_before_the_second_is_sampled(service: Service) -
 def test_the_turn_is_durable_before_the_last_chunk(service: Service) -> None:
     """The log itself is read at the moment when the final event arrives."""
     body = {"model": MODEL, "messages": [user("hi")], "stream": True}
-    with httpx.stream("POST", f"{service.url}/v1/chat/completions", json=body, timeout=10) as answer:
+    with httpx.stream("POST", f"{service.url}/v1/chat/completions", json=body, timeout=WAIT_S) as answer:
         for line in answer.iter_lines():
             if '"finish_reason":"stop"' in line:
                 break
@@ -223,7 +225,7 @@ def test_stop_strings_cut_the_text_and_not_the_tokens(service: Service, stream: 
     assert turn.token_ids == ids("one\nTWO\nt")[: len(turn.token_ids)]
     assert len(turn.token_ids) == 9
     assert (turn.text, turn.finish_reason, turn.trainable) == ("one\n", "stop", True)
-    assert service.policy.closed.wait(5)
+    assert service.policy.closed.wait(WAIT_S)
 
 
 def test_several_choices_share_a_group_and_differ_in_seed(service: Service) -> None:
@@ -243,18 +245,27 @@ def test_several_choices_share_a_group_and_differ_in_seed(service: Service) -> N
     assert len([c for c in chunks if c.choices[0].finish_reason]) == 2
 
 
+def hang_up(service: Service, body: dict[str, Any]) -> None:
+    """Ask, and go while the answer is being made."""
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    raw = json.dumps(body).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw)
+        wait_for(lambda: service.policy.running == 1, "the answer's beginning")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_hang_up_stops_generation_and_logs_the_partial_turn(service: Service, stream: bool) -> None:
     gate = threading.Event()
     service.policy.scripts.append(says("abcdef", gate=gate))
     body = {"model": MODEL, "messages": [user("hi")], "stream": stream}
     if stream:
-        with httpx.stream("POST", f"{service.url}/v1/chat/completions", json=body, timeout=10) as answer:
+        with httpx.stream("POST", f"{service.url}/v1/chat/completions", json=body, timeout=WAIT_S) as answer:
             next(answer.iter_lines())
     else:
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=0.3)
-    assert service.policy.closed.wait(5)
+        hang_up(service, body)
+    assert service.policy.closed.wait(WAIT_S)
     (turn,) = wait_for(service.all_turns, "the partial turn")
     assert (turn.finish_reason, turn.token_ids, turn.text) == ("abort", ids("a"), "a")
     assert turn.delivered_tokens == (1 if stream else 0)

@@ -27,7 +27,7 @@ class HeldRenderer:
 
     def grammar(self, wanted: WantedAnswer, after: Sequence[int]) -> Grammar:
         self.begun += 1
-        assert self.go.wait(30)
+        assert self.go.wait(120)
         return Grammar(text="held")
 
 
@@ -41,7 +41,7 @@ async def asked(renderer: HeldRenderer | QuickRenderer, identity: Identity) -> G
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110  # the condition belongs to another thread
             await asyncio.sleep(0.002)
 

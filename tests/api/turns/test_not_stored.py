@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 import redis
-from api_harness import MODEL, Service, serve_replicas, wait_for
+from api_harness import MODEL, WAIT_S, Service, serve_replicas, wait_for
 from at_rest import forms_of, where_at_rest
 from byte_renderer import END, call_ids, ids
 from own_redis import own_redis
@@ -69,7 +69,7 @@ def hang_up(service: Service, **fields: Any) -> None:
     body = {"model": MODEL, "messages": [user(CANARY)], "stream": True, **fields}
     with service.http.stream("POST", "/v1/chat/completions", json=body) as answer:
         next(answer.iter_bytes())
-    assert service.policy.closed.wait(10)
+    assert service.policy.closed.wait(WAIT_S)
 
 
 def say_all(service: Service, **fields: Any) -> None:

@@ -3,20 +3,20 @@
 While the log is unavailable, other replicas know of the turn through Redis alone; feedback is accepted whatever Redis
 does."""
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from api_harness import BreakableLog, Service, serve_replicas, wait_for
+from api_harness import WAIT_S, BreakableLog, Service, serve_replicas, wait_for
 from own_redis import OwnRedis, own_redis
 
 from core.events import Completion, Event, Topic
 from core.ids import new_inference_id, new_session_id
 from core.ports import Position
 
-TIMEOUT_S = 0.25
+TIMEOUT_S = 3.0  # a busy machine may take seconds over an answer of a Redis that is there
+LONG_S = 2.0 * WAIT_S
 TAKEN_ON_TRUST = 202
 
 
@@ -69,9 +69,14 @@ def test_feedback_finds_a_turn_in_another_replicas_spool(replicas: list[Service]
 
 @pytest.mark.parametrize("said", [("hello",), ("a", "b", "c")], ids=["once", "in a conversation"])
 def test_redis_hangs_for_a_moment_while_a_turn_is_spooled(
-    replicas: list[Service], server: OwnRedis, spool: SpoolingTurns, said: tuple[str, ...]
+    replicas: list[Service],
+    server: OwnRedis,
+    spool: SpoolingTurns,
+    said: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer comes once other replicas can know the turn."""
+    monkeypatch.setattr("api.live_state.redis_live_state._SETTLE_S", LONG_S)  # however long the moment is
     with ThreadPoolExecutor(1) as pool:
         with server.hanging():
             wait_for(lambda: replicas[0].live_state.state != "ok", "the outage's discovery")
@@ -83,17 +88,18 @@ def test_redis_hangs_for_a_moment_while_a_turn_is_spooled(
     assert judged(replicas[1], answer.json()["onward"]["inference_id"]) == 200
 
 
-@pytest.mark.timed
-def test_while_redis_is_away_nothing_is_said_not_to_exist(replicas: list[Service], server: OwnRedis) -> None:
+def test_while_redis_is_away_nothing_is_said_not_to_exist(
+    replicas: list[Service], server: OwnRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer waits for what is known to be away by everybody: it would wait for longer than its client does."""
+    monkeypatch.setattr("api.live_state.redis_live_state._SETTLE_S", LONG_S)
     inference_id = replicas[0].chat("hello").json()["onward"]["inference_id"]
     server.kill()
     try:
         wait_for(lambda: all(each.live_state.state != "ok" for each in replicas), "the outage's discovery")
         assert judged(replicas[1], inference_id) == TAKEN_ON_TRUST
-        wait_for(lambda: replicas[0].live_state._link.lost_for_s > 3, "what is away to be known to be by everybody")
-        began_s = time.monotonic()
+        replicas[0].live_state._link._lost_s -= LONG_S
         later = replicas[0].chat("later").json()["onward"]["inference_id"]
-        assert time.monotonic() - began_s < 2.0
         assert judged(replicas[1], later) == TAKEN_ON_TRUST
     finally:
         server.up()

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import httpx
-from api_harness import MODEL, wait_for
+from api_harness import MODEL, WAIT_S, wait_for
 from mortal_service import MortalService
 from onward_client import Onward
 
@@ -26,7 +26,7 @@ for number in itertools.count():
 
 def an_inference(service: MortalService) -> str:
     body = {"model": MODEL, "prompt": "x"}
-    answer = httpx.post(f"{service.url}/v1/completions", json=body, timeout=30)
+    answer = httpx.post(f"{service.url}/v1/completions", json=body, timeout=WAIT_S)
     return answer.headers["x-onward-inference-id"]
 
 
@@ -42,7 +42,7 @@ def feedback_forever(service: MortalService, queue: Path, inference_id: str) -> 
 def test_a_service_that_is_killed_while_feedback_comes(mortal: MortalService, tmp_path: Path) -> None:
     inference_id = an_inference(mortal)
     given = []
-    with Onward(mortal.url, queue=tmp_path / "queue.db", close_timeout_s=30) as onward:
+    with Onward(mortal.url, queue=tmp_path / "queue.db", close_timeout_s=WAIT_S) as onward:
         for number in range(60):
             given.append(onward.feedback(inference_id, "comment", f"comment {number}"))
             if number == 20:
@@ -51,7 +51,7 @@ def test_a_service_that_is_killed_while_feedback_comes(mortal: MortalService, tm
         wait_for(lambda: onward.problem, "a try that failed")
         assert onward.queued > 0
         mortal.start()
-        assert onward.flush(30) == 0
+        assert onward.flush(WAIT_S) == 0
         assert onward.refused() == []
     wait_for(lambda: len(mortal.outcomes()) >= len(given))
     assert sorted(outcome_id for outcome_id, _ in mortal.outcomes()) == sorted(given)
@@ -69,9 +69,9 @@ def test_a_client_that_is_killed_with_feedback_in_its_queue(mortal: MortalServic
     with client:
         given += client.stdout.read().split()  # `communicate` would lose what `readline` has read ahead
     mortal.start()
-    with Onward(mortal.url, queue=queue, close_timeout_s=60) as onward:
+    with Onward(mortal.url, queue=queue, close_timeout_s=WAIT_S) as onward:
         begun_s = time.monotonic()
-        assert onward.flush(60) == 0, f"{time.monotonic() - begun_s:.0f} s: {onward.problem}"
+        assert onward.flush(WAIT_S) == 0, f"{time.monotonic() - begun_s:.0f} s: {onward.problem}"
     wait_for(lambda: len(mortal.outcomes()) >= len(given))
     told = [outcome_id for outcome_id, _ in mortal.outcomes()]
     assert set(given) <= set(told)
@@ -82,6 +82,6 @@ def test_two_clients_may_share_a_queue(mortal: MortalService, tmp_path: Path) ->
     inference_id, queue = an_inference(mortal), tmp_path / "queue.db"
     with Onward(mortal.url, queue=queue) as one, Onward(mortal.url, queue=queue) as other:
         given = [client.feedback(inference_id, "comment", str(n)) for n in range(20) for client in (one, other)]
-        assert one.flush(30) == 0
+        assert one.flush(WAIT_S) == 0
     wait_for(lambda: len(mortal.outcomes()) >= len(given))
     assert sorted(outcome_id for outcome_id, _ in mortal.outcomes()) == sorted(given)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import time
 import urllib.request
@@ -16,10 +15,11 @@ import pytest
 from browser import running_browser
 from packages import built, node
 from playwright.sync_api import Locator, Page, TimeoutError
+from ports import free_port
 
 from deploy import ide
 
-_START_S = 60
+_START_S = 240
 _SEEN_MS = 400  # what stands for so long counts as seen
 _QUIET = {
     "security.workspace.trust.enabled": False,
@@ -58,7 +58,7 @@ def running_editor(directory: Path, workspace: Path, settings: Mapping[str, Any]
     subprocess.run(
         [*command, "--install-extension", str(package(directory))], check=True, env=environment, capture_output=True
     )
-    port = _free_port()
+    port = free_port()
     command += ["--auth", "none", "--bind-addr", f"127.0.0.1:{port}", "--disable-telemetry", "--disable-update-check"]
     with (directory / "editor.log").open("wb") as log:
         process = subprocess.Popen([*command, str(workspace)], stdout=log, stderr=log, env=environment)
@@ -68,9 +68,10 @@ def running_editor(directory: Path, workspace: Path, settings: Mapping[str, Any]
     finally:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
+            process.wait(60)
         if process.poll() is None:
             process.kill()
+            process.wait()
 
 
 def package(directory: Path) -> Path:
@@ -119,7 +120,7 @@ class Editor:
 
     def _ghost_of(self, words: int) -> bool:
         try:
-            self.page.wait_for_selector(_GHOST, timeout=4000)
+            self.page.wait_for_selector(_GHOST, timeout=10_000)
         except TimeoutError:
             return False
         return len("".join(self.page.locator(_GHOST).all_inner_texts()).split()) >= words
@@ -156,15 +157,11 @@ def open_file(url: str, file: Path, directory: Path) -> Iterator[Editor]:
     query = urlencode({"folder": str(file.parent), "payload": json.dumps([["openFile", remote]])})
     with running_browser() as chromium:
         page = chromium.new_page(viewport={"width": 1280, "height": 800})
+        page.set_default_timeout(_START_S * 1000)
         page.goto(f"{url}/?{query}")
         editor = Editor(page, directory)
         editor.await_start()
         yield editor
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def _wait_until_it_listens(port: int, process: "subprocess.Popen[bytes]") -> None:
@@ -177,10 +174,10 @@ def _wait_until_it_listens(port: int, process: "subprocess.Popen[bytes]") -> Non
     pytest.fail(f"VS Code did not listen within {_START_S} s")
 
 
-def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 30) -> Any:
+def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 120) -> Any:
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what} did not come true within {timeout_s} s")
         time.sleep(0.05)
-    return pytest.fail(f"{what} did not come true within {timeout_s} s")
+    return found

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ports import free_port
+
 _ROOT = Path(__file__).resolve().parents[3]
-_START_S = 60
-_PATH = ("", "tests/api/parts", "tests/parts", "tests/contracts/parts")
+_START_S = 240
+_PATH = ("", "tests/api/parts", "tests/parts", "tests/contracts/parts", "tests/e2e/parts")
 
 
 def served_path() -> str:
@@ -24,7 +26,7 @@ class MortalService:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._port = 0
+        self._port = free_port()  # none that another is given while the service is down
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -59,7 +61,7 @@ class MortalService:
         file = self._directory / "store.db"
         if not file.exists():
             return []
-        connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=30)
+        connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=120)
         try:
             return list(connection.execute("SELECT outcome_id, name FROM outcomes"))
         finally:
