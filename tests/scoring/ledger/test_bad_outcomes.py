@@ -92,6 +92,14 @@ def test_what_was_set_aside_counts_once_the_spec_knows_it(lab: ModuleType, world
     assert [reward.components for reward in world.rewards()] == [{"likes": 0.3}]
 
 
+def test_what_the_spec_knows_no_more_can_still_be_withdrawn(lab: ModuleType, world: Any, events: Any) -> None:
+    turn = events.turn("s", 0)
+    said = events.outcome(turn, "likes", True, 1)
+    world.append(turn, events.withdrawal(said, 2))
+    lab.drain(world.scorer(SPEC))
+    assert letters(world) == []
+
+
 def test_an_unusable_amendment_leaves_what_it_amends(lab: ModuleType, events: Any) -> None:
     turn = events.turn("s", 0)
     said = events.outcome(turn, "partially_accepted", 0.5, 1)
