@@ -22,7 +22,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog=".ci/run", description=__doc__)
     parser.add_argument("what", nargs="?", choices=("ci", "deep"), default="ci")
     name = parser.parse_args().what
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGINT, signal.SIGTERM):  # whoever starts us in the background may have had us ignore ^C
+        signal.signal(number, _stop)
     # What is ours alone: a service refuses settings that it does not know.
     base, cache = (os.environ.pop(f"ONWARD_CI_{name}", "") for name in ("BASE", "CACHE"))
     os.environ["PYTHONPATH"] = str(_ROOT / ".ci")  # where pytest finds the recorder
