@@ -17,7 +17,7 @@ MakeService = Callable[..., Service]
 
 
 def test_chat_feedback_and_a_version_that_learned(make_service: MakeService, tmp_path: Path) -> None:
-    """An unchanged OpenAI client chats and streams; feedback becomes rewards; a new version serves."""
+    """An unchanged OpenAI client chats and streams; feedback becomes rewards; new versions serve and are taken back."""
     service = make_service(learner__batch__turns=16, learner__batch__min_turns=8).start()
     for step in ("service: started the learner process", "service: loaded the model", "learner: is ready"):
         assert re.search(rf"^{step} \d+\.\d s$", service.log_text(), re.MULTILINE), step
@@ -55,7 +55,15 @@ def test_chat_feedback_and_a_version_that_learned(make_service: MakeService, tmp
     driver = simulate(service, tmp_path / "demo", seconds=12, rate=8)
     assert wait_for(lambda: client_version(client) > 1, what="a newer version")
     driver.communicate(timeout=180)
-    after = simulate(service, tmp_path / "after", seconds=1, rate=8)  # the first may have left before that version
+    driver = simulate(service, tmp_path / "more", seconds=900, rate=8)  # until they are told to leave
+    try:
+        take_back_the_third_version(service, client)
+    finally:
+        driver.terminate()
+        driver.communicate(timeout=180)
+    listed = subprocess.run(command("policies", str(service.directory)), capture_output=True, text=True, check=True)
+    assert "rolled_back" in listed.stdout
+    after = simulate(service, tmp_path / "after", seconds=1, rate=8)
     after.communicate(timeout=180)
     first, last = (json.loads((tmp_path / name / "report.json").read_text()) for name in ("demo", "after"))
     for report in (first, last):
@@ -89,25 +97,8 @@ def client_version(client: openai.OpenAI) -> int:
     return int(answer.model_extra["onward"]["policy_version"])  # type: ignore[index]
 
 
-def test_policies_and_rollback_from_the_command_line(make_service: MakeService, tmp_path: Path) -> None:
-    """A rollback makes the earlier version serve, and the learner's next version is its child."""
-    service = make_service(learner__batch__turns=16, learner__batch__min_turns=8).start()
-    driver = simulate(service, tmp_path / "demo", seconds=900, rate=8)  # until they are told to leave
-    try:
-        take_back_the_third_version(service)
-    finally:
-        driver.terminate()
-        driver.communicate(timeout=180)
-    assert (
-        "rolled_back"
-        in subprocess.run(
-            command("policies", str(service.directory)), capture_output=True, text=True, check=True
-        ).stdout
-    )
-
-
-def take_back_the_third_version(service: Service) -> None:
-    client = service.client()
+def take_back_the_third_version(service: Service, client: openai.OpenAI) -> None:
+    """Roll back from the command line: the earlier version serves, and the learner's next one is its child."""
     wait_for(lambda: client_version(client) > 2, what="a third version")
     newest = newest_version(service)  # before the rollback: its child may be made before the next look
     done = subprocess.run(

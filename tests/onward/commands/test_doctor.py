@@ -3,26 +3,37 @@
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from core.ids import BASE, PolicyRef
 from core.ports import AdapterConfig
+from onward.commands.doctor import examine
+from onward.commands.options import overrides_of
 from serving.weights.deltas.manifest import WeightsManifest, manifest_path
 
+Doctor = Callable[..., tuple[int, str]]
 
-def doctor(directory: Path, *settings: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "onward", "doctor", str(directory)]
-    for setting in settings:
-        command += ["--set", setting]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"COLUMNS": "300", "PATH": "/bin"})
-    return done.returncode, done.stdout + done.stderr
+
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """Return what the command does, in this process, which has imported all of it."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def ask(directory: Path, *settings: str) -> tuple[int, str]:
+        code = examine(directory, overrides_of(list(settings)))
+        return code, capsys.readouterr().out
+
+    return ask
 
 
 def test_a_new_directory_is_well(tmp_path: Path) -> None:
-    code, told = doctor(tmp_path / "service")
-    assert code == 0, told
+    command = [sys.executable, "-m", "onward", "doctor", str(tmp_path / "service")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"COLUMNS": "300", "PATH": "/bin"})
+    told = done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
     assert "wrong " not in told
     assert "a new directory" in told
 
@@ -38,7 +49,7 @@ def test_a_new_directory_is_well(tmp_path: Path) -> None:
         ("serving.engine=sglang", "SGLang", "serving.sglang.python"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, setting: str, what: str, why: str) -> None:
+def test_what_is_wrong_is_named(doctor: Doctor, tmp_path: Path, setting: str, what: str, why: str) -> None:
     more = ("serving.sglang.python=/nowhere/python",) if "sglang" in setting else ()
     code, told = doctor(tmp_path / "service", setting, *more)
     assert code == 1, told
@@ -47,7 +58,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, setting: str, what: str, why: st
     assert why in line
 
 
-def test_a_judge_that_is_away_is_named(tmp_path: Path) -> None:
+def test_a_judge_that_is_away_is_named(doctor: Doctor, tmp_path: Path) -> None:
     judge = ("judge.enabled=true", "judge.base_url=http://127.0.0.1:1/v1", "judge.model=m")
     code, told = doctor(tmp_path / "service", *judge)
     assert code == 1, told
@@ -56,7 +67,7 @@ def test_a_judge_that_is_away_is_named(tmp_path: Path) -> None:
     assert "unavailable" in line
 
 
-def test_services_that_are_away_are_named(tmp_path: Path) -> None:
+def test_services_that_are_away_are_named(doctor: Doctor, tmp_path: Path) -> None:
     nowhere = "127.0.0.1:1"
     code, told = doctor(
         tmp_path / "service",
@@ -73,7 +84,7 @@ def test_services_that_are_away_are_named(tmp_path: Path) -> None:
         assert any(name in line for line in wrong), told
 
 
-def test_a_damaged_log_is_named(tmp_path: Path) -> None:
+def test_a_damaged_log_is_named(doctor: Doctor, tmp_path: Path) -> None:
     directory = tmp_path / "service"
     directory.mkdir()
     (directory / "log.db").write_bytes(b"this is no database" * 1000)
@@ -85,7 +96,7 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     assert doctor(directory)[0] == 0
 
 
-def test_the_archives_place_is_tried_where_it_is_used(tmp_path: Path) -> None:
+def test_the_archives_place_is_tried_where_it_is_used(doctor: Doctor, tmp_path: Path) -> None:
     code, told = doctor(tmp_path / "service", "archive.enabled=true", "archive.retention_days=30")
     assert code == 0, told
     assert "the log keeps 30 days" in told
@@ -96,7 +107,7 @@ def test_the_archives_place_is_tried_where_it_is_used(tmp_path: Path) -> None:
     assert "/proc" in line
 
 
-def test_settings_that_take_more_than_the_machine_has_are_named(tmp_path: Path) -> None:
+def test_settings_that_take_more_than_the_machine_has_are_named(doctor: Doctor, tmp_path: Path) -> None:
     code, told = doctor(tmp_path / "service", "serving.local.slots=100000000")
     assert code == 1, told
     (line,) = [line for line in told.splitlines() if "wrong " in line]
@@ -104,7 +115,7 @@ def test_settings_that_take_more_than_the_machine_has_are_named(tmp_path: Path) 
     assert "serving.local.slots" in line
 
 
-def test_a_base_that_adapters_do_not_stand_upon_is_named(tmp_path: Path) -> None:
+def test_a_base_that_adapters_do_not_stand_upon_is_named(doctor: Doctor, tmp_path: Path) -> None:
     adapter = AdapterConfig(base_digest="0" * 64, rank=1, alpha=1.0)
     version = PolicyRef(BASE, 2)
     manifest = WeightsManifest(version=version, digest="1" * 64, parent=None, shards=[], adapter=adapter)
