@@ -17,7 +17,7 @@ from service_tree import Service, wait_for
 
 from onward.wiring.foundation import open_foundation
 
-pytestmark = pytest.mark.timeout(900)  # a real model learns, on whatever machine
+pytestmark = pytest.mark.timeout(2400)  # a real model learns, on whatever machine
 USERS = 6
 TOLERANCE = 1e-4
 SETTINGS = {
