@@ -82,7 +82,9 @@ def _wait(condition: object) -> None:
 
 def _missing(world: World, users: Users, judged: set[InferenceId], lineage: "Lineage") -> bool:
     fate = _fate(world, sorted(judged))
-    return bool(_unrewarded(fate, judged) or lineage.without(_to_train(fate)))
+    # The scorer may be ahead of the writer: what is not stored yet is not known to be trainable either.
+    is_stored = judged <= fate.turns.keys()
+    return not is_stored or bool(_unrewarded(fate, judged) or lineage.without(_to_train(fate)))
 
 
 def _lost_from_store(fate: _Fate, users: Users) -> bool:
