@@ -40,7 +40,6 @@ describe() {
         works="build/clients/node-python/bin/python --version"
         ;;
     smollm2) path=models/smollm2 files=(deploy/smollm2) ;;
-    kafka) path=build/kafka-4.3.1 files=(deploy/services/jars.sha256 deploy/services/pom.xml) ;;
     *) echo "cache.sh: $1 stands in no table" >&2 && exit 2 ;;
     esac
 }
