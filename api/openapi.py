@@ -42,7 +42,8 @@ _SESSION_HEADERS = {
     "x-onward-learn": "false: do not learn from this turn",
     "x-onward-store": "false: store none of its words, and do not learn from it",
     "x-onward-environment": "production or simulated",
-    "x-onward-harness": "Version of the client that made the prompt",
+    "x-onward-harness": "The program that made the prompt, and its version: name@version",
+    "x-onward-environment-image": "Digest of the image that the turn's tools run in: sha256:…",
 }
 _ANSWER_HEADERS = {
     "x-onward-inference-id": "The id that feedback names; for several choices, joined by commas",

@@ -231,7 +231,7 @@ def test_who_keeps_its_offsets_in_the_store_says_so_in_the_table() -> None:
 
 BACKTRACKING = {
     "api/turns/histories/told_conversations.py": "one of several literals, at the beginning of a line",
-    "api/turns/intake.py": "fullmatch of one class, at most 64 characters",
+    "api/turns/intake.py": "fullmatch of one class, at most 128 characters",
     "api/turns/session_ids.py": "fullmatch of one class, at most 128 characters",
     "api/requests/tools.py": "fullmatch of one class, at most 64 characters",
     "core/text/edits.py": "anchored, and no two parts in a row that take the same characters without end",

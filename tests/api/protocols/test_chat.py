@@ -16,6 +16,7 @@ from core.errors import NotFinite
 from core.events import Topic
 from core.ids import base_ref
 
+IMAGE = "sha256:" + "0a" * 32
 TOOLS = [
     {
         "type": "function",
@@ -340,12 +341,18 @@ def test_consent_workload_and_environment_are_recorded(service: Service) -> None
         "x-onward-workload": "review",
         "x-onward-environment": "simulated",
         "x-onward-harness": "ide 3.1",
+        "x-onward-environment-image": IMAGE,
         "X-Turn-Type": "side",
         "X-Session-Done": "true",
     }
     turn = service.turn(service.chat("hi", headers=headers).headers["x-onward-inference-id"])
     assert (turn.learn, turn.workload, turn.environment) == (False, "review", "simulated")
     assert (turn.harness_version, turn.purpose, turn.session_done, turn.trainable) == ("ide 3.1", "side", True, True)
+    assert turn.environment_image == IMAGE
+    told = service.get(f"/v1/turns/{turn.inference_id}").json()
+    session = service.get(f"/v1/sessions/{turn.session_id}").json()["turns"][0]
+    for view in (told, session):
+        assert (view["harness_version"], view["environment_image"]) == ("ide 3.1", IMAGE)
     said = service.chat("hi", store=False, metadata={"workload": "docs"}, turn_type="summary", session_done=True)
     turn = service.turn(said.headers["x-onward-inference-id"])
     assert (turn.learn, turn.workload, turn.purpose, turn.session_done) == (False, "docs", "summary", True)
