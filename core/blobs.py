@@ -1,16 +1,17 @@
 """Files by path under one root: a directory, or anything else that fsspec reaches (s3://, gs://, memory://)."""
 
+import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from uuid import uuid4
 
 from fsspec.core import url_to_fs
 
-from core.errors import ConfigError
+from core.errors import ConfigError, how_to_install
 
 _PARTIAL = ".partial"  # where files are written before they are renamed into place
 _PIECE_BYTES = 8 << 20  # of a remote file held in memory
@@ -21,8 +22,9 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # what brings a 
 class FsspecBlobs:
     """Implements core.ports.Blobs. Thread-safe.
 
-    In a directory, a file is written aside, synced and renamed. Object stores take each object whole or not at all.
-    Files go in and out piece by piece.
+    In a directory, a file is written aside, synced and renamed; what a writer left that was killed goes when the next
+    one opens it. Object stores take each object whole or not at all.
+    Files go in and out piece by piece. Whatever a remote store raises is raised as OSError.
     """
 
     def __init__(self, url: str | Path, cache: Path | None = None) -> None:
@@ -34,17 +36,21 @@ class FsspecBlobs:
             self._fs, self._root = url_to_fs(str(url), use_listings_cache=False)
         except ImportError as error:
             extra = _EXTRAS.get(str(url).partition(":")[0])
-            hint = f"; `uv pip install -e '.[{extra}]'` in the checkout" if extra else ""
+            hint = f"; {how_to_install(extra)}" if extra else ""
             raise ConfigError(f"blobs: {url}: {error}{hint}") from error
         except ValueError as error:
             raise ConfigError(f"blobs: {url}: {error}") from error
+        self._foreign = _errors_of(self._fs)
         self._directory = Path(self._root) if "file" in _protocols(self._fs) else None
         self.is_local = self._directory is not None
         self._cache = cache
+        for root in filter(None, (self._directory, cache)):
+            _sweep(root)
 
     def put(self, path: str, data: bytes) -> None:
         if self._directory is None:
-            self._fs.pipe_file(self._full(path), data)
+            with self._explained(path):
+                self._fs.pipe_file(self._full(path), data)
         else:
             self._replace(path, lambda file: file.write(data))
 
@@ -56,10 +62,12 @@ class FsspecBlobs:
         if see:
             for piece in pieces_of(source):
                 see(piece)
-        self._fs.put_file(str(source), self._full(path))
+        with self._explained(path):
+            self._fs.put_file(str(source), self._full(path))
 
     def get(self, path: str) -> bytes:
-        return bytes(self._fs.cat_file(self._full(path)))
+        with self._explained(path):
+            return bytes(self._fs.cat_file(self._full(path)))
 
     def local(self, path: str, target: Path | None = None) -> Path:
         """Return a local file. Raises FileNotFoundError, and ConfigError when a cache is needed and none is set."""
@@ -69,12 +77,12 @@ class FsspecBlobs:
                 raise FileNotFoundError(found)
             return found
         if target is not None:
-            with self._reading(path) as content, target.open("xb") as file:
+            with self._explained(path), self._reading(path) as content, target.open("xb") as file:
                 shutil.copyfileobj(content, file, _PIECE_BYTES)
             return target
         if self._cache is None:
             raise ConfigError(f"blobs: {self._root} is remote, and no cache directory was given")
-        with self._reading(path) as content:
+        with self._explained(path), self._reading(path) as content:
             _write_whole(self._cache / path, self._cache, lambda file: shutil.copyfileobj(content, file, _PIECE_BYTES))
         return self._cache / path
 
@@ -82,19 +90,30 @@ class FsspecBlobs:
         return self._fs.open(self._full(path), "rb", block_size=_PIECE_BYTES)
 
     def exists(self, path: str) -> bool:
-        return bool(self._fs.isfile(self._full(path)))
+        with self._explained(path):
+            return bool(self._fs.isfile(self._full(path)))
 
     def list(self, prefix: str) -> list[str]:
         """Return the paths that begin with `prefix`, sorted. It looks only in the folder that the prefix names."""
         folder = prefix.rpartition("/")[0]
-        found = self._fs.find(f"{self._root}/{folder}" if folder else self._root)
-        paths = (path.removeprefix(self._root).lstrip("/") for path in found)
+        with self._explained(prefix):
+            found = self._fs.find(f"{self._root}/{folder}" if folder else self._root, detail=True)
+        # Some object stores list folders, too: empty objects that their consoles make.
+        files = (path for path, about in found.items() if about["type"] != "directory")
+        paths = (path.removeprefix(self._root).lstrip("/") for path in files)
         return sorted(path for path in paths if path.startswith(prefix) and not path.startswith(f"{_PARTIAL}/"))
 
     def delete(self, path: str) -> None:
         """Delete a blob; deleting a missing one does nothing."""
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), self._explained(path):
             self._fs.rm_file(self._full(path))
+
+    @contextmanager
+    def _explained(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except self._foreign as error:
+            raise OSError(f"{path}: {error}") from error
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{_checked(path)}"
@@ -124,6 +143,15 @@ def _copy(source: Path, target: BinaryIO, see: Callable[[memoryview], None] | No
         target.write(piece)
 
 
+def _errors_of(filesystem: Any) -> tuple[type[Exception], ...]:
+    """Return what a filesystem raises beside OSError: s3fs lets botocore's errors through when nothing answers."""
+    if "s3" not in _protocols(filesystem):
+        return ()
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    return (BotoCoreError, ClientError)
+
+
 def _protocols(filesystem: Any) -> tuple[str, ...]:
     protocol = filesystem.protocol
     return (protocol,) if isinstance(protocol, str) else tuple(protocol)
@@ -143,12 +171,12 @@ def _write_whole(target: Path, root: Path, write: Callable[[BinaryIO], object]) 
     partial.mkdir(parents=True, exist_ok=True)
     aside = partial / uuid4().hex
     try:
-        with aside.open("xb") as file:
+        with _held(aside) as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside.replace(target)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside.replace(target)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from error  # that of a write names no file
     finally:
@@ -157,6 +185,24 @@ def _write_whole(target: Path, root: Path, write: Callable[[BinaryIO], object]) 
         _sync_directory(directory)
         if directory == root:
             break
+
+
+def _held(aside: Path) -> BinaryIO:
+    """Open a new file, which is locked while its writer lives."""
+    while True:
+        file = aside.open("xb")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()  # it was swept before it was locked
+
+
+def _sweep(root: Path) -> None:
+    """Remove what writers left that were killed: nobody holds it, and it may have somebody's words."""
+    for left in (root / _PARTIAL).glob("*"):
+        with suppress(FileNotFoundError, PermissionError, BlockingIOError), left.open("rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
 
 
 def _sync_directory(directory: Path) -> None:

@@ -39,6 +39,10 @@ class ConfigError(OnwardError):
     """A setting, file or option is wrong; the message names it."""
 
 
+def how_to_install(extra: str) -> str:
+    return f"`uv pip install -e '.[{extra}]'` in the checkout"
+
+
 class RequestError(OnwardError):
     """The client's fault. `param` is the field at fault, `code` a stable machine-readable word."""
 

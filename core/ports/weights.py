@@ -59,7 +59,13 @@ class Weights(Protocol):
         ...
 
     def open(self, ref: WeightsRef) -> Opened:
-        """Return a version's local, verified files. Raises WeightsError naming what is missing or corrupt."""
+        """Return a version's local, verified files, which may be kept ones where the blobs are out of reach.
+
+        Raises WeightsError naming what is missing or corrupt, OSError for what is out of reach."""
+        ...
+
+    def keep(self, ref: WeightsRef, shards: Sequence[Path]) -> None:
+        """Keep on this host, where weights are cached, the files of a whole version that are here already."""
         ...
 
     def chain(self, ref: WeightsRef) -> Sequence[WeightsRef]:

@@ -66,6 +66,13 @@ class PoliciesReader(Repository):
         query = select(table.c.policy, table.c.version).where(table.c.policy == policy).order_by(table.c.version)
         return [_ref(row) for row in self._connection.execute(query)]
 
+    def allocated(self, since: datetime, policy: PolicyName = BASE) -> list[PolicyRef]:
+        """Return the versions whose numbers were allocated since then, and which are not published yet."""
+        table = tables.policies
+        chosen = table.c.policy == policy, table.c.state == "allocated", table.c.created_at >= to_micros(since)
+        query = select(table.c.policy, table.c.version).where(*chosen).order_by(table.c.version)
+        return [_ref(row) for row in self._connection.execute(query)]
+
     def first(self, policy: PolicyName = BASE) -> PolicyRef:
         """Return the anchor's version."""
         table = tables.policies

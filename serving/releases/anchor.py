@@ -49,7 +49,9 @@ def ensure_anchor(
             work.releases.lock()
             if work.releases.live(cluster) is None:  # nobody was first
                 work.releases.put(release)
-    return WeightsRef(version=known.version, digest=known.digest, path=known.weights)
+    ref = WeightsRef(version=known.version, digest=known.digest, path=known.weights)
+    weights.keep(ref, sorted(model.glob("*.safetensors")))
+    return ref
 
 
 def _publish(

@@ -21,6 +21,7 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import timedelta
 
 from core import telemetry
 from core.errors import Conflict, GateRefused
@@ -46,6 +47,7 @@ _LOOK_S = 0.2
 _WOKEN_S = 0.5  # where the store tells of changes: how often the log is asked what became of turns
 _STANDS_BY_S = 1.0
 _MOST_DISCARDED = 16  # at one release
+_PUBLISHING = timedelta(days=1)  # what a version may take from its number to its offer: a proposed one is tried first
 logger = logging.getLogger(__name__)
 
 
@@ -376,12 +378,14 @@ class ReleaseController(Stage):
         """Discard weights that will not serve again.
 
         Kept are `serving.versions.keep`, the anchor, the live and the previous version, those that canaries are held
-        against, and what an operator holds."""
+        against, what an operator holds, and what waits for a decision or is being published."""
         with self._store.look() as stored:
             versions = stored.policies.versions()
+            unpublished = stored.policies.allocated(self._clock.now() - _PUBLISHING)
         newest = versions[-self._serving.versions.keep :]
         held_against = (step.before for step in steps_to(live, view.past))
-        keep = {view.anchor, live, view.live, view.previous, *held_against, *view.switches.held, *newest}
+        waiting = (*view.switches.held, *(candidate.version for candidate in view.candidates), *unpublished)
+        keep = {view.anchor, live, view.live, view.previous, *held_against, *waiting, *newest}
         old = [version for version in reversed(versions) if version not in keep and version not in self._discarded]
         for version in old[:_MOST_DISCARDED]:  # most are gone since long: only this process does not know
             self._weights.discard(version)

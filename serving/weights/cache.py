@@ -14,12 +14,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
+import msgspec
+
 from core.errors import WeightsError
 from core.model.adapters import digest_of_version
 from core.ports import AdapterConfig
 from serving.weights.file_turns import is_locked, turn_at
 
 _SCRATCH, _LOCK, _TURN = ".scratch-", ".lock", ".turn-"
+_ADAPTER = "adapter.json"  # beside an adapter's shards: its AdapterConfig
 _SETTLED_S = 60.0  # a scratch directory so old has its lock, or lost its owner
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 
@@ -75,6 +78,14 @@ class VersionCache:
             self._remove(digest)
         return None
 
+    def find_any(self, digest: str) -> tuple[list[Path], AdapterConfig | None] | None:
+        """Find a version of which nobody can say whether it is an adapter; return its shards, and that."""
+        adapter = None
+        with suppress(FileNotFoundError, msgspec.DecodeError):
+            adapter = msgspec.json.decode((self._directory / digest / _ADAPTER).read_bytes(), type=AdapterConfig)
+        shards = self.find(digest, adapter)
+        return None if shards is None else (shards, adapter)
+
     def lend(self, digest: str, scratch: Path) -> list[Path] | None:
         """Find a version and link its shards into `scratch`.
 
@@ -95,6 +106,8 @@ class VersionCache:
     def add(self, digest: str, built: Path, adapter: AdapterConfig | None = None) -> list[Path]:
         """Move in a directory that holds a version's verified shards and nothing else."""
         home, verified = self._directory / digest, sorted(built.iterdir())
+        if adapter is not None:
+            (built / _ADAPTER).write_bytes(msgspec.json.encode(adapter))
         shards, seen = [home / path.name for path in verified], fingerprint(verified)
         while not _renamed(built, home):  # another process was faster
             if found := self.find(digest, adapter):
@@ -105,7 +118,7 @@ class VersionCache:
 
     def _shards(self, digest: str) -> list[Path]:
         home = self._directory / digest
-        return sorted(home.iterdir()) if home.is_dir() else []
+        return sorted(path for path in home.iterdir() if path.name != _ADAPTER) if home.is_dir() else []
 
     def _evict(self) -> None:
         homes = [home for home in self._directory.iterdir() if not home.name.startswith(".")]

@@ -205,9 +205,27 @@ class BlobWeights:
     # ------------------------------------------------------------------------------------------ open
 
     def open(self, ref: WeightsRef) -> Opened:
-        """Return a version's files. Raises WeightsError naming one that is missing, corrupt or a different one."""
-        manifest = self._manifest(ref)
+        """Return a version's files, those of the cache while the blobs are out of reach.
+
+        Raises WeightsError naming one that is missing, corrupt or a different one, OSError where nothing has it."""
+        try:
+            manifest = self._manifest(ref)
+        except OSError as error:
+            kept = self._cache.find_any(ref.digest) if self._cache else None
+            if kept is None:
+                raise
+            logger.warning("version %s is opened from this host's cache: %s", ref.version, error)
+            return Opened(ref.digest, *kept)
         return Opened(manifest.digest, self._open(ref.path, manifest), manifest.adapter)
+
+    def keep(self, ref: WeightsRef, shards: Sequence[Path]) -> None:
+        """Have the cache keep a whole version that is at hand, so that it is not fetched.
+
+        Files of other weights are passed over. Raises WeightsError where they are no safetensors."""
+        if self._cache is None or self._blobs.is_local or not shards:
+            return
+        if not self._cache.find(ref.digest) and digest_of_version(shards) == ref.digest:
+            self._keep(self._cache, ref.digest, shards, None)
 
     def _manifest(self, ref: WeightsRef) -> WeightsManifest:
         manifest = read_manifest(self._blobs, ref.path)

@@ -1,12 +1,18 @@
 """The contract of every blob store, run over each adapter."""
 
 import os
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
 
 from core.blobs import FsspecBlobs
 from core.errors import ConfigError
@@ -62,6 +68,65 @@ def test_lists_are_sorted_and_by_prefix(blobs: FsspecBlobs) -> None:
     assert blobs.list("") == ["a", "b/10", "b/2", "bc"]
     assert blobs.list("b/") == ["b/10", "b/2"]
     assert blobs.list("b") == ["b/10", "b/2", "bc"]
+
+
+@pytest.mark.parametrize("blobs", ["directory"], indirect=True)  # one in memory is of one thread
+def test_a_list_has_all_that_was_there_before_it(blobs: FsspecBlobs) -> None:
+    """Others come beside it meanwhile: who follows by lists would pass over what is left out."""
+    there: list[str] = []
+
+    def write() -> None:
+        for number in range(200):
+            path = f"turns/{number:06d}"
+            blobs.put(path, b"x")
+            there.append(path)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        while writer.is_alive():
+            before = there.copy()
+            assert set(before) <= set(blobs.list("turns/"))
+    finally:
+        writer.join()
+
+
+class Unanswered(Exception):
+    """An error of botocore's, which is no OSError."""
+
+
+class Store(MemoryFileSystem):  # type: ignore[misc]
+    """An object store that lists the folders which its console made, and of which one name does not answer."""
+
+    protocol = "s3"
+
+    def find(self, path: str, *arguments: Any, **options: Any) -> Any:
+        return super().find(path, *arguments, **{**options, "withdirs": True})
+
+    def isfile(self, path: str) -> bool:
+        if path.endswith("away"):
+            raise Unanswered("nothing answers")
+        return bool(super().isfile(path))
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> FsspecBlobs:
+    errors: Any = ModuleType("botocore.exceptions")
+    errors.BotoCoreError = errors.ClientError = Unanswered
+    monkeypatch.setitem(sys.modules, "botocore", ModuleType("botocore"))
+    monkeypatch.setitem(sys.modules, "botocore.exceptions", errors)
+    monkeypatch.setitem(_registry, "s3", Store)
+    return FsspecBlobs(f"s3://{uuid.uuid4().hex}")
+
+
+def test_folders_that_an_object_store_lists_are_no_blobs(store: FsspecBlobs) -> None:
+    store.put("turns/1/a", b"x")
+    assert store.list("") == ["turns/1/a"]
+
+
+def test_what_an_object_store_raises_is_an_oserror_that_names_the_blob(store: FsspecBlobs) -> None:
+    with pytest.raises(OSError, match="turns/away: nothing answers"):
+        store.exists("turns/away")
 
 
 def test_what_is_missing_is_a_missing_file(blobs: FsspecBlobs) -> None:
@@ -125,6 +190,28 @@ def test_a_put_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
         blobs.put("a", "no bytes")  # type: ignore[arg-type]
     assert blobs.get("a") == b"old"
     assert list((tmp_path / "blobs" / ".partial").iterdir()) == []
+
+
+def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    source, partial = tmp_path / "source", tmp_path / "blobs" / ".partial"
+    source.write_bytes(os.urandom(3 << 20))
+    script = (
+        "import os, signal, sys; from pathlib import Path; from core.blobs import FsspecBlobs\n"
+        "kill = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "FsspecBlobs(Path(sys.argv[1])).put_file('a', Path(sys.argv[2]), kill)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "blobs"), str(source)], check=False)
+    assert len(list(partial.iterdir())) == 1
+    blobs, held = FsspecBlobs(tmp_path / "blobs"), list[int]()
+    assert list(partial.iterdir()) == []
+
+    def look(_: memoryview) -> None:
+        FsspecBlobs(tmp_path / "blobs")
+        held.append(len(list(partial.iterdir())))
+
+    blobs.put_file("a", source, look)
+    assert set(held) == {1}
+    assert blobs.get("a") == source.read_bytes()
 
 
 def test_a_remote_store_needs_a_cache_for_local_files() -> None:

@@ -32,8 +32,20 @@ def _migrate(connection: Connection, name: str) -> tuple[str | None, str]:
     No migration waits for the lock: one that waited, in a transaction, would hold up the building of indexes."""
     if not connection.execute(select(func.pg_try_advisory_lock(OURS, Lock.MIGRATION))).scalar_one():
         raise StoreUnavailable(f"{name}: another migration runs")
-    found = schema.found_revision(connection)
-    connection.commit()
-    schema.upgrade(connection, found, name)
-    connection.commit()
+    try:
+        found = schema.found_revision(connection)
+        connection.commit()
+        schema.upgrade(connection, found, name)
+        connection.commit()
+    finally:
+        _unlock(connection)
     return found, tables.REVISION
+
+
+def _unlock(connection: Connection) -> None:
+    """Give the lock back: a server notices only some time after the client that its session has ended.
+
+    Until then the next migration, which does not wait, would be refused."""
+    connection.rollback()  # what an error left undone
+    connection.execute(select(func.pg_advisory_unlock(OURS, Lock.MIGRATION)))
+    connection.commit()

@@ -59,6 +59,8 @@ def _handler(kept: KeptFiles) -> type[BaseHTTPRequestHandler]:
                     self._give(file)
                 elif fetcher := kept.fetcher(checksum):
                     self._answer(202, {FETCHER: fetcher})
+                elif file := kept.find(checksum):  # the fetch has ended between the two looks
+                    self._give(file)
                 else:
                     self._answer(404)
 

@@ -81,6 +81,15 @@ def test_what_did_not_come_about_wakes_nobody(settings: PostgresSettings) -> Non
         assert not woken.wait(0.5)
 
 
+def test_who_comes_when_it_listens_already_is_woken_too(settings: PostgresSettings) -> None:
+    """The connection may be there before the first one who waits is known."""
+    with closing(open_postgres(settings)) as store:
+        listener(store)
+        late = threading.Event()
+        store.wake(late)
+        assert late.is_set()
+
+
 def test_a_connection_that_was_lost_is_made_again_and_who_waits_looks(settings: PostgresSettings) -> None:
     with closing(open_postgres(settings)) as store, psycopg.connect(settings.url, autocommit=True) as admin:
         woken = listener(store)

@@ -5,12 +5,13 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 from alembic import command, op
 from alembic.autogenerate import compare_metadata
@@ -226,6 +227,23 @@ def test_one_migration_runs_at_a_time(server: PostgresSettings) -> None:
             migrate_postgres(server)
         connection.execute(text("SELECT pg_advisory_unlock(1869510500, 4)"))  # its session may end later than it closes
     assert migrate_postgres(server) == (None, tables.REVISION)
+
+
+@pytest.mark.parametrize("index", ["policies_by_state", "none"], ids=["cut short", "whole"])
+def test_a_migration_keeps_nobody_out_once_it_is_over_however_late_its_session_ends(
+    server: PostgresSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: str
+) -> None:
+    earlier_database(server, tmp_path, "1")
+    sessions: list[psycopg.Connection[Any]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(psycopg.Connection, "close", lambda session: sessions.append(session))
+        fail_at(patch, index)
+        with nullcontext() if index == "none" else pytest.raises(KeyboardInterrupt):
+            migrate_postgres(server)
+    assert migrate_postgres(server)[1] == tables.REVISION
+    assert sessions
+    for session in sessions:
+        session.close()
 
 
 def test_a_migration_does_not_make_others_wait_for_one_that_holds_a_table(

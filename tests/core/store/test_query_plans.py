@@ -126,6 +126,7 @@ USES: dict[str, Callable[[Any], object]] = {
     "policies.first": lambda view: view.policies.first(),
     "policies.candidates": lambda view: view.policies.candidates(),
     "policies.in_state": lambda view: view.policies.in_state("canary"),
+    "policies.allocated": lambda view: view.policies.allocated(START),
     "policies.state_of": lambda view: view.policies.state_of(base_ref(7)),
     "releases.put": lambda work: work.releases.put(release()),
     "releases.live": lambda view: view.releases.live("local"),

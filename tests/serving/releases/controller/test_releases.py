@@ -10,7 +10,7 @@ from release_world import VOCABULARY, ReleaseWorld
 from stepping import step
 
 from core import telemetry
-from core.events import Topic
+from core.events import GateVerdict, Topic
 from core.ids import base_ref
 
 MakeWorld = Callable[..., ReleaseWorld]
@@ -289,3 +289,21 @@ def test_what_an_operator_holds_is_not_let_go(start_world: MakeWorld) -> None:
     assert world.has_weights(held)
     world.carry_out("promote", held)
     assert world.check_one_lives() == held
+
+
+def test_what_waits_for_a_person_keeps_its_weights(start_world: MakeWorld) -> None:
+    """So does what has a number and is being published; after a day without an offer it counts as given up."""
+    world = start_world(settings={"serving.versions.keep": 2})
+    version = world.publish(verdict=GateVerdict(action="hold", why="ask somebody", proposed=True))
+    with world.store.work() as work:
+        begun = work.policies.allocate(world.clock.now())
+    world.weights.publish(begun, world.shards_at(world.directory / "begun.safetensors", 3), base_ref(1))
+    for parent in (1, 4, 5, 6):
+        world.release(parent)
+    assert world.has_weights(version)
+    assert world.has_weights(begun.version)
+    world.clock.advance(24 * 3600 + 1)
+    world.release(7)
+    assert not world.has_weights(begun.version)
+    world.carry_out("promote", version)
+    assert world.check_one_lives() == version

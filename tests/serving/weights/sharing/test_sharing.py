@@ -196,6 +196,29 @@ def _status(fleet: Fleet, version: int) -> int:
     return httpx.get(fleet.peers[0].url + path_of(checksum), timeout=120).status_code
 
 
+def test_who_asks_as_a_fetch_ends_is_given_the_file(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks of a host's server its fetch may end: what it had not before, it has then."""
+    ref = fleet.publish(1, seed=1)
+    host, checksum = fleet.host("one"), checksum_of(fleet.directory / "1.safetensors")
+    with ThreadPoolExecutor(1) as pool:
+        fleet.blobs.may_read.clear()
+        opening = pool.submit(host.open, ref)
+        assert fleet.blobs.begun.wait(120)
+
+        def ends_after(look: Callable[[KeptFiles, str], object]) -> Callable[[KeptFiles, str], object]:
+            def looks(self: KeptFiles, asked: str) -> object:
+                found = look(self, asked)
+                fleet.blobs.may_read.set()
+                opening.result(120)
+                return found
+
+            return looks
+
+        for name in ("find", "fetcher"):
+            monkeypatch.setattr(KeptFiles, name, ends_after(getattr(KeptFiles, name)))
+        assert httpx.get(fleet.peers[0].url + path_of(checksum), timeout=120).status_code == 200
+
+
 @pytest.mark.parametrize("path", ["/", "/weights/", "/weights/..%2f..%2fetc", "/weights/" + "A" * 64, "/metrics"])
 def test_nothing_but_kept_files_is_served(fleet: Fleet, path: str) -> None:
     fleet.host("one")
