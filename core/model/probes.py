@@ -122,6 +122,11 @@ def put_probe(blobs: Blobs, version: PolicyRef, record: ProbeRecord) -> None:
     blobs.put(probe_path(version), blake3(data).digest() + data)
 
 
+def has_probe(blobs: Blobs, version: PolicyRef) -> bool:
+    """Return whether a version's probe is there; it goes with its weights."""
+    return blobs.exists(probe_path(version))
+
+
 def get_probe(blobs: Blobs, version: PolicyRef, weights_digest: str | None = None) -> ProbeRecord:
     """Return a version's probe. Raises WeightsError naming a blob that is missing, corrupt, or of other weights."""
     path = probe_path(version)

@@ -39,6 +39,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     url: str  # of the engine; "" for the engine within the service's process
     shares: str = ""  # URL at which its host gives weights to others; "": it gives none
+    llguidance: str = ""  # the version of it that makes the engine's masks; "": nobody knows
     state: ReplicaState
     detail: str = ""
     serving: PolicyRef | None  # confirmed by the probe; None: takes no traffic

@@ -41,6 +41,8 @@ class SglangSettings(Section):
     """Servers that `onward run` starts, each beside its host; 0: hosts are started with `onward serve`."""
     urls: tuple[str, ...] = ()
     """Servers that run already: `onward run` starts a host beside each of these instead."""
+    llguidance: str = ""
+    """The version of llguidance beside servers that run already, which they do not tell; "": unknown."""
     device: Literal["cpu", "cuda"] = "cpu"
     """The kind of hardware that the servers compute on."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

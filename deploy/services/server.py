@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 PORT_TIMEOUT_S = 10.0
+_FIRST_PORT, _PORTS = 20_000, 12_000  # below those that Linux hands out by itself
+_TRIES = 100
 
 
 class ServiceError(Exception):
@@ -23,7 +26,7 @@ class ServiceError(Exception):
 class Server(ABC):
     """A server process; `up` and `down` may be repeated.
 
-    The OS chooses the ports, which are kept so that clients find the server again."""
+    Ports are chosen where nobody listens, and kept so that clients find the server again."""
 
     name: str
     port_names: Sequence[str] = ("port",)
@@ -148,27 +151,25 @@ def _shown(pid: int) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def is_free(port: int) -> bool:
-    return _bound(port) is not None
-
-
 def choose_port(kept: int | None) -> int:
-    """Return the kept port where it is free, else one that the OS chooses."""
-    chosen = None if kept is None else _bound(kept)
-    chosen = chosen or _bound(0)
-    if chosen is None:
-        raise ServiceError("the OS has no free port on 127.0.0.1")
-    return chosen
+    """Return the kept port if it is free, else a free one below the range from which the OS hands out ports by itself.
+
+    A server needs seconds to start, and some are killed and started again: nobody else must get its port meanwhile."""
+    others = (_FIRST_PORT + secrets.randbelow(_PORTS) for _ in range(_TRIES))
+    for port in (*(() if kept is None else (kept,)), *others):
+        if is_free(port):
+            return port
+    raise ServiceError("there is no free port on 127.0.0.1")
 
 
-def _bound(port: int) -> int | None:
+def is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            return None
-        return int(probe.getsockname()[1])
+            return False
+        return True
 
 
 def answers(port: int) -> bool:

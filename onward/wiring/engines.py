@@ -260,6 +260,7 @@ def build_host(
     """Build one SGLang server's engine and host, which opens `weights` and gives them to others at `shares`.
 
     Raises ConfigError naming the setting at fault."""
+    from core.grammars.library import VERSION
     from serving.engines.host import EngineHost
     from serving.engines.model_facts import read_model_facts
     from serving.engines.sglang.engine import SglangEngine
@@ -268,7 +269,8 @@ def build_host(
     read_model_facts(foundation.model)
     engine = SglangEngine(name, settings, weights, foundation.blobs, foundation.model, directory, url=url)
     cluster = foundation.settings.serving.cluster
-    return engine, EngineHost(engine, foundation.store, cluster, foundation.clock, shares=shares)
+    llguidance = VERSION if url is None else settings.llguidance  # one that is started has ours, or is refused
+    return engine, EngineHost(engine, foundation.store, cluster, foundation.clock, shares=shares, llguidance=llguidance)
 
 
 def publish_anchor(foundation: Foundation, log: EventLog, *, makes_probe: bool = True) -> WeightsRef:

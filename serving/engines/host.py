@@ -38,12 +38,13 @@ class EngineHost(Stage):
         clock: Clock,
         *,
         shares: str = "",
+        llguidance: str = "",
         heartbeat_s: float = 1.0,
         poll_s: float = 0.1,
     ) -> None:
-        """`shares`: the URL at which this host gives weights to others."""
+        """`shares`: the URL at which this host gives weights to others; `llguidance`: the version beside the engine."""
         super().__init__()
-        self._shares = shares
+        self._shares, self._llguidance = shares, llguidance
         self._engine, self._store, self._cluster, self._clock = engine, store, cluster, clock
         store.wake(self.woken)
         self._heartbeat_s, self._poll_s = heartbeat_s, poll_s
@@ -136,7 +137,7 @@ class EngineHost(Stage):
             self._figures[version] = future.result()
         except WeightsError as error:
             self._refuse(version, str(error))
-        except (EngineUnavailable, StoreUnavailable) as error:
+        except (EngineUnavailable, StoreUnavailable, OSError) as error:  # OSError: blobs that cannot be reached
             self._away(error)
             return False
         return True
@@ -219,7 +220,7 @@ class EngineHost(Stage):
         logger.warning("host %s refuses version %s: %s", self._engine.name, version, why)
         self._refused[version] = why
 
-    def _away(self, error: Unavailable) -> None:
+    def _away(self, error: Unavailable | OSError) -> None:
         self._phase, self._detail = "starting", str(error)
         self._missed = str(error)
         self._retry_at_s = self._clock.monotonic() + _RETRY_S
@@ -245,6 +246,7 @@ class EngineHost(Stage):
             cluster=self._cluster,
             url=self._engine.url,
             shares=self._shares,
+            llguidance=self._llguidance,
             state="draining" if self._draining else self._phase,
             detail=self._detail,
             serving=None if target is None else serving,

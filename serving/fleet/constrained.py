@@ -2,7 +2,8 @@
 
 A remote engine tells no masks. What a grammar, the tokens and the library's version make of them is the same
 everywhere, so their digest is recorded for the learner as if the engine had told it; a token that they do not allow
-shows that the engine's masks were others."""
+shows that the engine's masks were others. Of an engine with another version of the library, or an unknown one, nothing
+is recorded: its masks may be others though every token is allowed by both."""
 
 import asyncio
 
@@ -10,34 +11,40 @@ import msgspec
 
 from core.errors import InvalidRequest
 from core.events import Grammar
-from core.grammars.library import Grammars
-from core.grammars.masks import OTHER_MASKS, Masks, NotAllowed
+from core.grammars.library import VERSION, Grammars
+from core.grammars.masks import OTHER_LIBRARY, OTHER_MASKS, Masks, NotAllowed
 from core.ports import TokenChunk
 
 
 class Followed:
     """One answer. `take` its chunks in order."""
 
-    def __init__(self, masks: Masks) -> None:
-        self._masks: Masks | None = masks
+    def __init__(self, masks: Masks, *, same_library: bool) -> None:
+        self._masks = masks
+        self._why = None if same_library else OTHER_LIBRARY
 
     @classmethod
-    async def begin(cls, grammars: Grammars, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> "Followed":
-        """Begin an answer. Raises InvalidRequest for a grammar that cannot be compiled."""
-        return cls(await asyncio.to_thread(Masks, grammars, grammar, stop_token_ids))
+    async def begin(
+        cls, grammars: Grammars, grammar: Grammar, stop_token_ids: tuple[int, ...], llguidance: str
+    ) -> "Followed":
+        """Begin an answer of an engine with this version of llguidance.
+
+        Raises InvalidRequest for a grammar that cannot be compiled."""
+        masks = await asyncio.to_thread(Masks, grammars, grammar, stop_token_ids)
+        return cls(masks, same_library=llguidance == VERSION)
 
     async def take(self, chunk: TokenChunk) -> TokenChunk:
         """Return the chunk with the masks' record so far, or with the reason why there is none."""
         return await asyncio.to_thread(self._take, chunk)
 
     def _take(self, chunk: TokenChunk) -> TokenChunk:
-        if self._masks is not None:
+        if self._why is None:
             try:
                 for token_id in chunk.token_ids:
                     self._masks.take(token_id)
             except (NotAllowed, InvalidRequest):
-                self._masks = None
-        if self._masks is None:
-            reasons = tuple(dict.fromkeys((*chunk.untrainable_reasons, OTHER_MASKS)))
+                self._why = OTHER_MASKS
+        if self._why is not None:
+            reasons = tuple(dict.fromkeys((*chunk.untrainable_reasons, self._why)))
             return msgspec.structs.replace(chunk, untrainable_reasons=reasons)
         return msgspec.structs.replace(chunk, grammar=self._masks.record())

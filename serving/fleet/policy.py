@@ -142,10 +142,11 @@ class FleetPolicy:
     async def _attempt(self, replica: Replica, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         self._loop = asyncio.get_running_loop()
         generation, outcome = self._engines.generation(replica.url, request), "hung_up"
-        stream, followed = generation.stream(), await self._follow(request)
-        self._under_way[replica.name].add(generation)
+        stream = generation.stream()
+        self._under_way[replica.name].add(generation)  # before anything is awaited: others choose by it
         self._busy.one_more()
         try:
+            followed = await self._follow(replica, request)
             async for chunk in stream:
                 self._heard(chunk, request)
                 outcome = chunk.finish_reason or outcome
@@ -164,11 +165,11 @@ class FleetPolicy:
             telemetry.REPLICA_REQUESTS.labels(replica.name, outcome).inc()
             await stream.aclose()
 
-    async def _follow(self, request: GenerateRequest) -> Followed | None:
+    async def _follow(self, replica: Replica, request: GenerateRequest) -> Followed | None:
         grammar = request.sampling.grammar
         if grammar is None or self._grammars is None:
             return None
-        return await Followed.begin(self._grammars, grammar, request.stop_token_ids)
+        return await Followed.begin(self._grammars, grammar, request.stop_token_ids, replica.llguidance)
 
     def _heard(self, chunk: TokenChunk, request: GenerateRequest) -> None:
         telemetry.GENERATED_TOKENS.inc(len(chunk.token_ids))

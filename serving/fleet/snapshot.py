@@ -17,6 +17,7 @@ class Replica:
     serving: PolicyRef | None
     pinnable: frozenset[PolicyRef]
     avoid: frozenset[PolicyRef] = frozenset()
+    llguidance: str = ""
 
     @property
     def is_open(self) -> bool:

@@ -77,6 +77,7 @@ def _replica(status: ReplicaStatus, targets: Mapping[str, ReplicaTarget]) -> Rep
         serving=status.serving,
         pinnable=frozenset(status.pinnable),
         avoid=frozenset() if target is None else frozenset(target.avoid),
+        llguidance=status.llguidance,
     )
 
 

@@ -52,9 +52,9 @@ function speedAndSize({ turns, first_token_s: first, turn_s: whole, tokens_per_s
     card("First token", worded(duration, first.p50), `99 %: ${worded(duration, first.p99)}`, of),
     card("Whole turn", worded(duration, whole.p50), `99 %: ${worded(duration, whole.p99)}`, of),
     card("Tokens a second", worded(rate, tokens.p50), `slowest tenth: ${worded(rate, tokens.p10)}`, "of a turn, after its first"),
-    queue ? card("Queue", `${number(queue.waiting)} wait`, `${number(queue.running)} run`,
+    queue ? card("Queue", `${worded(number, queue.waiting)} wait`, `${number(queue.running)} run`,
       `wait: ${duration(queue.wait_s.p50)}, 99 %: ${duration(queue.wait_s.p99)}`)
-      : card("Queue", "–", "no request came to an engine in this process"),
+      : card("Queue", "–", "no engine has told how long a request waited"),
     ...Object.entries(parts).map(([name, size]) => card(`Disk: ${PARTS[name] ?? name}`, bytes(size))),
     free === undefined ? "" : card("Disk: free", bytes(free)));
 }

@@ -1,6 +1,7 @@
 """The route `GET /v1/serving`: how soon and how fast answers come, what waits, and what the disk holds."""
 
 import asyncio
+import math
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -25,9 +26,9 @@ def serving_router(context: Context) -> APIRouter:
     async def get_serving(request: Request) -> Response:
         """Return the speed of the newest `turns` turns of the caller's namespace, the queue, and sizes in bytes.
 
-        `tokens_per_s` is a turn's, from its first token to its last. The queue is that of an engine in this process:
-        null while none has had a request. `disk` has what this machine holds of the service's parts, and what is
-        free."""
+        `tokens_per_s` is a turn's, from its first token to its last. The queue is that of an engine in this process,
+        or of SGLang's where it tells (`--enable-metrics`), which does not tell how many wait: null while there was no
+        request. `disk` has what this machine holds of the service's parts, and what is free."""
         identity = identity_of(request)
         only_parameters(request, "turns")
         limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
@@ -68,8 +69,9 @@ def _queue() -> dict[str, Any] | None:
     wait_s = {name: quantile_of(telemetry.QUEUE_SECONDS, share) for name, share in (("p50", 0.5), ("p99", 0.99))}
     if wait_s["p50"] is None:
         return None
+    waiting = value(telemetry.WAITING_REQUESTS)
     return {
-        "waiting": int(value(telemetry.WAITING_REQUESTS)),
+        "waiting": None if math.isnan(waiting) else int(waiting),
         "running": int(value(telemetry.RUNNING_REQUESTS)),
         "wait_s": wait_s,
     }

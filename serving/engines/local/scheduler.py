@@ -25,7 +25,7 @@ from serving.engines.local.attention import Row
 from serving.engines.local.model import Decoder, slot_cache
 from serving.engines.local.sampler import Samples, sample
 from serving.engines.local.slots import SlotTable
-from serving.engines.local.stream import Outbox, Stream, Token
+from serving.engines.local.stream import Outbox, Token
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -278,9 +278,10 @@ class Scheduler:
 
     def _end_all(self) -> None:
         for each in (*self._running, *self._waiting, *self._inbox):
-            self._end(each.stream)
+            self._end(each)
         self._running = []
         self._outbox.send()
 
-    def _end(self, stream: Stream) -> None:
-        self._outbox.add(stream, TokenChunk(token_ids=(), logprobs=(), version=self.live, finish_reason="abort"))
+    def _end(self, each: sequence.Sequence) -> None:
+        ended = TokenChunk(token_ids=(), logprobs=(), version=self._version_of(each), finish_reason="abort")
+        self._outbox.add(each.stream, ended)

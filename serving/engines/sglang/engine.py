@@ -13,7 +13,7 @@ from pathlib import Path
 from core.errors import ConfigError, Conflict, EngineUnavailable, WeightsError
 from core.grammars.library import LIBRARY
 from core.ids import ANCHOR, PolicyRef
-from core.model.probes import agrees, figures, get_probe, nearer
+from core.model.probes import agrees, figures, get_probe, has_probe, nearer
 from core.ports import Blobs, Weights, WeightsRef
 from core.settings import SglangSettings
 from serving.engines.sglang.admin import Admin
@@ -208,7 +208,7 @@ class SglangEngine:
         verdict = agrees(measured, record, self._settings.dtype)
         if not verdict:
             return verdict.why
-        if ref.parent is not None:
+        if ref.parent is not None and has_probe(self._blobs, ref.parent):
             parent = get_probe(self._blobs, ref.parent)
             if nearer(measured, record, parent, self._settings.dtype) == "parent":
                 return f"its answers are those of version {ref.parent}"

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from serving.engines.sglang import launcher
 _STOP_TIMEOUT_S = 20.0
 _TAIL = 1500
 _PR_SET_PDEATHSIG = 1
+_FIRST_PORT, _PORTS = 20_000, 12_000  # below those that a system hands out by itself
 GRAMMARS: Final = ("--grammar-backend", LIBRARY)  # ours: the learner makes its masks again
 LAUNCHER: Final = str(Path(launcher.__file__))
 # Found here and not after the fork, when another thread may have held the linker's lock for good.
@@ -172,9 +174,15 @@ def _environment(settings: SglangSettings) -> dict[str, str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port where nobody listens, below the range from which the system hands out ports by itself.
+
+    The server binds it only once its model is loaded, and again each time it is started: nobody else must get it
+    meanwhile."""
+    while True:
+        port = _FIRST_PORT + secrets.randbelow(_PORTS)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def _die_with_host() -> None:

@@ -23,6 +23,7 @@ class HarmonyParser:
         self._has_tools = bool(tools)
         self._held = ""
         self._head: str | None = None  # of the message that is read; None: between messages
+        self._has_begun = False  # of the message that is read, some has been told
 
     def read(self, text: str, *, last: bool) -> Words:
         self._held += text
@@ -35,6 +36,7 @@ class HarmonyParser:
         """Read a message's head; text that is no head is a body without one."""
         if not self._held:
             return False
+        self._has_begun = False
         end = self._held.find(_MESSAGE)
         if any(self._held.startswith(mark) for mark in _HEADS):
             if end >= 0:
@@ -50,7 +52,7 @@ class HarmonyParser:
     def _read_body(self, words: Words, last: bool) -> bool:
         head = self._head or ""
         marks = (*ENDS, _START)
-        end, mark = self._next(marks, 0 if head else 1)
+        end, mark = self._next(marks, 0 if head or self._has_begun else 1)
         recipient = _recipient(head)
         if end < 0:
             if recipient and not last:
@@ -59,6 +61,7 @@ class HarmonyParser:
             body, self._held = self._held[: len(self._held) - kept], self._held[len(self._held) - kept :]
         else:
             body, self._held = self._held[:end], self._held[end + len(mark) * (mark != _START) :]
+        self._has_begun = self._has_begun or bool(body)
         is_whole = end >= 0 and mark == ENDS[-1]
         self._add(words, head, recipient, body, is_whole=is_whole)
         if end >= 0:

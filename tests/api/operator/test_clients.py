@@ -1,5 +1,6 @@
 """What `/v1/clients` and `/v1/serving` say after real requests of several clients in several protocols."""
 
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from api_harness import MODEL, Service, wait_for
 from console_world import turn
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from api.operator.figures.counts import quantile_of
 from core import telemetry
@@ -115,11 +116,18 @@ def test_serving_says_how_fast_turns_are(service: Service) -> None:
 
 def test_the_queue_is_that_of_an_engine_in_this_process(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Histogram("waits", "", buckets=(0.1, 0.2, 0.4), registry=None)
+    waiting = Gauge("waiting", "", registry=None)
+    waiting.set(math.nan)
     monkeypatch.setattr(telemetry, "QUEUE_SECONDS", waits)
+    monkeypatch.setattr(telemetry, "WAITING_REQUESTS", waiting)
     assert service.get("/v1/serving").json()["queue"] is None
     for wait_s in (0.05, 0.15, 0.3, 0.9):
         waits.observe(wait_s)
-    assert service.get("/v1/serving").json()["queue"]["wait_s"] == {"p50": pytest.approx(0.2), "p99": 0.4}
+    queue = service.get("/v1/serving").json()["queue"]
+    assert queue["wait_s"] == {"p50": pytest.approx(0.2), "p99": 0.4}
+    assert queue["waiting"] is None, "an engine elsewhere does not tell"
+    waiting.set(2)
+    assert service.get("/v1/serving").json()["queue"]["waiting"] == 2
 
 
 def test_a_quantile_lies_within_its_bucket() -> None:

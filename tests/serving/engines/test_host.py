@@ -222,6 +222,25 @@ def test_an_engine_that_is_away_is_tried_again_in_good_time(world: ReleaseWorld)
     assert (status(world).state, status(world).serving) == ("ready", 2)
 
 
+def test_blobs_that_cannot_be_reached_are_asked_again_and_no_version_is_refused(
+    world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def unreachable(ref: object) -> None:
+        asked.append(ref)
+        raise OSError("weights/00000002: nothing answers")
+
+    want(world, 1)
+    world.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.engine, "load", unreachable)
+        want(world, 2)
+        wait_for(lambda: world.pass_time(2) or len(asked) > 1)
+        assert (status(world).serving, status(world).refused) == (1, {})
+    wait_for(lambda: world.pass_time(2) or status(world).serving == 2)
+
+
 def test_while_the_store_is_away_the_engine_serves_on(world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     want(world, 2)
     world.run()

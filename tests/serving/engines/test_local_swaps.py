@@ -88,6 +88,24 @@ def test_pinned_requests_stay_while_others_follow(world: World, make_engine: Mak
         answers(engine, request(prompt(1, 10), version=1))
 
 
+def test_a_pinned_answer_that_is_cut_off_ends_under_its_version(world: World, make_engine: MakeEngine) -> None:
+    engine = make_engine(local={"slots": 2})
+    engine.load(world.publish(218))
+    engine.switch(base_ref(218))
+
+    async def run() -> Answer:
+        gate = Gate(engine, 0)
+        pinned = asyncio.ensure_future(answer(engine, request(prompt(1, 10), max_tokens=100, version=1)))
+        await gate.asked(1)
+        gate.allow(10)
+        await until(lambda: telemetry.RUNNING_REQUESTS._value.get() == 1)
+        await asyncio.to_thread(engine.close)
+        return await pinned
+
+    last = asyncio.run(run()).chunks[-1]
+    assert (last.finish_reason, last.version) == ("abort", ANCHOR)
+
+
 def test_loaded_tells_the_digest_of_what_is_loaded(world: World, make_engine: MakeEngine) -> None:
     engine = make_engine(local={"slots": 1})
     ref = world.publish(206)

@@ -133,6 +133,17 @@ def test_however_it_is_told_the_answer_is_the_same(run: Run, is_incremental: boo
 # ------------------------------------------------------------------------------------------------ versions
 
 
+def test_the_wait_is_that_before_the_first_token() -> None:
+    """What a swap sent back waits once more, and the engine tells the sum of all its waits."""
+    answer = EngineAnswer("the engine")
+    for said in (event([4], queue_time=0.25), event([5], 2, finish="stop", queue_time=3.0)):
+        answer.take(said)
+    assert answer.queue_s == 0.25
+    silent = EngineAnswer("the engine")
+    silent.take(event([4]))
+    assert silent.queue_s is None, "without --enable-metrics it tells nothing"
+
+
 def test_one_label_from_first_to_last_is_certain() -> None:
     chunks = take_all([event([4]), event([5], 2), event([6], 3, finish="length")])
     assert [(chunk.version, chunk.confirmed) for chunk in chunks] == [(base_ref(3), True)] * 3

@@ -14,6 +14,7 @@ from sglang_server import PYTHON, SglangServer
 
 from core.errors import EngineUnavailable, WeightsError
 from core.ids import ANCHOR, PolicyRef, base_ref
+from core.model.beside import probe_path
 from core.model.probes import agrees, get_probe
 from core.settings import SglangSettings, SglangTimeoutSettings
 from serving.engines.sglang.admin import Admin
@@ -179,6 +180,18 @@ def test_neighbours_at_a_small_learning_rate_are_told_apart(
     engine.switch(TWO)
     assert SwapStep.RELOAD in watcher.steps
     assert really_serves(world, server, TWO)
+
+
+def test_a_version_whose_parent_was_discarded_serves(world: Published, engine: SglangEngine) -> None:
+    """Its own probe says what it is; the parent's went with its weights."""
+    path = probe_path(TWO)
+    probe = world.blobs.get(path)
+    world.blobs.delete(path)
+    try:
+        engine.switch(THREE)
+        assert engine.serving() == THREE
+    finally:
+        world.blobs.put(path, probe)
 
 
 def test_weights_that_somebody_else_put_are_not_taken_for_ours(

@@ -1,6 +1,7 @@
 """Suites run in time and a few cases at once; a case that cannot run says why; commands run within limits."""
 
 import asyncio
+import errno
 import json
 import os
 import sys
@@ -83,6 +84,14 @@ def test_cases_beyond_the_budget_could_not_run() -> None:
     found = asyncio.run(run_suite(suite_of(*[SAYS_YES] * 4), answer, Limits(budget_s=1.0, concurrency=1)))
     assert [result.score for result in found] == [1.0, None, None, None]
     assert set(unscored(found).values()) == {"the suite's 1 s were over"}
+
+
+def test_what_this_machine_lacks_is_no_score_and_ends_nothing() -> None:
+    async def answer(case: Case) -> str:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    (found,) = asyncio.run(run_suite(suite_of(SAYS_YES), answer, Limits()))
+    assert (found.score, "too many open files" in found.why) == (None, True)
 
 
 def test_a_fault_of_ours_ends_the_run() -> None:

@@ -3,14 +3,19 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
+from policy_world import FACTS, asking, fleet_of
 
 from core.errors import InvalidRequest
-from core.events import Grammar
-from core.grammars.library import grammars_of
+from core.events import Grammar, Sampling
+from core.grammars.library import VERSION, grammars_of
 from core.grammars.masks import Masks
 from core.ids import base_ref
 from core.ports import TokenChunk
+from core.settings import ServingSettings
+from serving.engines.sglang.generation.policy import SglangConnections
+from serving.fleet import FleetPolicy
 from serving.fleet.constrained import Followed
 
 TINY = Path(__file__).resolve().parents[3] / "models" / "tiny"
@@ -26,7 +31,7 @@ def token(text: str) -> int:
 
 def followed(*chunks: tuple[int, ...], grammar: Grammar = GRAMMAR) -> list[TokenChunk]:
     async def run() -> list[TokenChunk]:
-        answer = await Followed.begin(GRAMMARS, grammar, STOPS)
+        answer = await Followed.begin(GRAMMARS, grammar, STOPS, VERSION)
         return [
             await answer.take(TokenChunk(token_ids=ids, logprobs=(-0.5,) * len(ids), version=base_ref(1)))
             for ids in chunks
@@ -56,3 +61,28 @@ def test_a_token_that_its_mask_does_not_allow_makes_the_turn_untrainable(strange
 def test_what_is_no_grammar_is_refused_before_an_engine_is_asked() -> None:
     with pytest.raises(InvalidRequest):
         followed((1,), grammar=Grammar(text="start: nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("llguidance", "reason"),
+    [("", "other_grammar_library"), ("0.0.1", "other_grammar_library"), (VERSION, "other_masks")],
+)
+def test_only_an_engine_with_the_same_library_is_followed(tmp_path: Path, llguidance: str, reason: str) -> None:
+    """The engines answer what the grammar does not allow, which is noticed where masks can be made again at all."""
+
+    async def run() -> list[TokenChunk]:
+        async with fleet_of(tmp_path) as world:
+            for name in world.servers:
+                world.beat(name, llguidance=llguidance)
+            connections = SglangConnections(ServingSettings().sglang)
+            policy = FleetPolicy(world.table.view, connections, ServingSettings(), FACTS, world.table.clock, GRAMMARS)
+            sampling = Sampling(max_tokens=3, grammar=GRAMMAR)
+            request = msgspec.structs.replace(asking(), sampling=sampling, stop_token_ids=STOPS)
+            try:
+                return [chunk async for chunk in policy.generate(request)]
+            finally:
+                await policy.aclose()
+
+    chunks = asyncio.run(run())
+    assert chunks
+    assert all((chunk.grammar, chunk.untrainable_reasons) == (None, (reason,)) for chunk in chunks)

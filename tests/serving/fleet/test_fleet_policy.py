@@ -434,3 +434,24 @@ def test_the_live_version_is_the_released_one(tmp_path: Path) -> None:
             assert figure("policy_version") == NEXT.version
 
     asyncio.run(run())
+
+
+def test_requests_whose_grammars_are_compiled_count_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        both_came = asyncio.Barrier(2)
+
+        async def compiles(*_: object) -> None:
+            async with asyncio.timeout(PATIENCE_S):
+                await both_came.wait()
+
+        async with fleet_of(tmp_path) as world:
+            monkeypatch.setattr(world.policy, "_follow", compiles)
+            for server in (world.a, world.b):
+                server.scripts.append(hangs_after_a_token)
+            both = [world.policy.generate(asking()) for _ in range(2)]
+            chunks = await asyncio.gather(*(anext(each) for each in both))
+            assert {chunk.replica for chunk in chunks} == {"a", "b"}
+            for each in both:
+                await each.aclose()
+
+    asyncio.run(run())

@@ -14,7 +14,7 @@ from sglang_server import PYTHON, sglang_server
 
 from core.clock import SystemClock
 from core.events import Release
-from core.grammars.library import grammars_of
+from core.grammars.library import VERSION, grammars_of
 from core.ids import ANCHOR
 from core.ports import Engine, GenerateRequest, Policy, TokenChunk, WeightsRef
 from core.settings import ServingSettings, SglangSettings
@@ -82,7 +82,8 @@ class Fleet:
         self._engines: list[Engine] = []
 
     def host(self, engine: Engine) -> None:
-        host = EngineHost(engine, self.store, "local", self.clock, heartbeat_s=0.2, poll_s=0.02)
+        paces = {"heartbeat_s": 0.2, "poll_s": 0.02}
+        host = EngineHost(engine, self.store, "local", self.clock, llguidance=VERSION, **paces)
         self.hosts[engine.name] = host, Stepper(Rounds(engine.name, host).step)
         self._engines.append(engine)
 

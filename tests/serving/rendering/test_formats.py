@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from family_files import KIN, write_files
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from api.turns.segments import segments_of
@@ -339,6 +339,7 @@ PIECES += ["<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool
 @given(
     model=st.sampled_from(list(KIN)), pieces=st.lists(st.sampled_from(PIECES), max_size=12), is_thinking=st.booleans()
 )
+@example(model="gpt-oss", pieces=["<think>", "<|start|>", "<|message|>"], is_thinking=False)
 def test_any_text_is_read_alike_in_any_parts(
     renderers: dict[str, ModelRenderer], model: str, pieces: list[str], is_thinking: bool
 ) -> None:

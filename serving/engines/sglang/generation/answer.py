@@ -36,6 +36,7 @@ class EngineAnswer:
         self._told = 0  # tokens
         self._begun: tuple[str | None, int] | None = None  # the label with the first token, and no retractions
         self._certain = True
+        self.queue_s: float | None = None  # that it waited before its first token, where the engine tells
 
     def take(self, event: Event) -> list[TokenChunk]:
         """Return the chunks of an event; the last chunk has a finish_reason.
@@ -58,6 +59,7 @@ class EngineAnswer:
         if finish is not None:
             chunks[-1] = _last(chunks[-1], finish, spans)
         if start == 0:
+            self.queue_s = meta.queue_time
             chunks[0] = msgspec.structs.replace(chunks[0], cached_tokens=meta.cached_tokens)
         return chunks
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 import aiohttp
 import msgspec
 
+from core import telemetry
 from core.errors import EngineUnavailable
 from core.ports import GenerateRequest, TokenChunk
 from core.settings import SglangSettings
@@ -77,7 +78,7 @@ class Generation:
         """Stream an answer as core.ports.Policy does.
 
         Raises EngineUnavailable at any time, InvalidRequest before the first chunk."""
-        answer, events = EngineAnswer(self._url), EventStream()
+        answer, events, is_begun = EngineAnswer(self._url), EventStream(), False
         try:
             response = self._response = await self._post()
             try:
@@ -85,6 +86,9 @@ class Generation:
                     self.heard_s = time.monotonic()
                     for data in events.feed(piece):
                         chunks = answer.take(decode_event(data))
+                        if answer.queue_s is not None and not is_begun:
+                            telemetry.QUEUE_SECONDS.observe(answer.queue_s)
+                        is_begun = is_begun or bool(chunks)
                         is_last = bool(chunks) and chunks[-1].finish_reason is not None
                         if is_last:
                             await _read_to_end(response)

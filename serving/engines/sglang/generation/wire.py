@@ -29,13 +29,15 @@ class MetaInfo(msgspec.Struct, frozen=True, gc=False):
     """The metadata of an event.
 
     `completion_tokens` counts from the beginning. `weight_version` is the server's when it writes the event;
-    `weight_versions` comes with the last event alone, and is the sampler's."""
+    `weight_versions` comes with the last event alone, and is the sampler's. `queue_time` counts the
+    seconds of all waits so far, and comes under --enable-metrics alone."""
 
     finish_reason: Finish | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     num_retractions: int = 0
+    queue_time: float | None = None
     weight_version: str | None = None
     weight_versions: list[Span] | None = None
     output_token_logprobs: list[TopEntry] = []
