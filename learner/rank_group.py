@@ -15,7 +15,7 @@ import torch
 from core.errors import OnwardError
 from core.model.probes import ProbeRecord, ProbeSet
 from core.ports import Opened
-from core.settings import LearnerSettings, LoraSettings
+from core.settings import LearnerSettings
 from learner.model.ranks import Ranks
 from learner.updates.state import LearnerState, make_state
 from learner.versions import probe
@@ -61,7 +61,7 @@ class RankGroup:
     @property
     def has_other_base(self) -> bool:
         """True where adapters train beside other weights than the given model's."""
-        return bool(self._state.lora_rank) and not self._state.policy.is_given
+        return bool(self._state.lora.rank) and not self._state.policy.is_given
 
     @property
     def is_saving(self) -> bool:
@@ -119,7 +119,7 @@ def anchor_at(state: LearnerState, opened: Opened | None) -> None:
     if opened is None:
         state.anchor.load_given()
         return
-    own, adapter = LoraSettings(rank=state.lora_rank, alpha=state.lora_alpha), opened.adapter
+    own, adapter = state.lora, opened.adapter
     is_own = adapter is None or (adapter.rank, adapter.alpha) == (own.rank, own.alpha)
     load_version(state.anchor, opened, own if is_own else WHOLE)
 

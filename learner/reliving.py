@@ -2,10 +2,13 @@
 
 Bits are equal on the machine, and with the number of processes, that made them."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from core.errors import OnwardError
+from pydantic import ValidationError
+
+from core.errors import OnwardError, WeightsError
 from core.events import Completion, PolicyVersion
 from core.grammars.masks import NoMasks
 from core.ids import InferenceId, PolicyRef
@@ -18,6 +21,8 @@ from learner.updates.update import NonFiniteLoss, UpdateResult, update
 from learner.versions import manifest
 from learner.versions.manifest import Manifest, batch_of, settings_of
 from learner.versions.version_files import digest_of, room_for_files, write_files
+
+logger = logging.getLogger(__name__)
 
 
 class Unlike(OnwardError):
@@ -59,6 +64,22 @@ class Reliving:
             self._group().do(anchor_at, None if version is None else self.open(version))
             self.held_to = version
 
+    def held_by(self, version: PolicyRef) -> PolicyRef | None:
+        """Return what a version's making held to; where that is not known, what is held to now."""
+        try:
+            return self.manifest_of(version).held_to
+        except Unlike:
+            return self.held_to
+
+    def hold_again(self, version: PolicyRef | None) -> PolicyRef | None:
+        """Hold to a version, or to the given model where its weights are gone; return what is held to."""
+        try:
+            self.hold_to(version)
+        except WeightsError as error:
+            logger.error("the KL term holds to the given model from now on, and not to version %s: %s", version, error)
+            self.hold_to(None)
+        return self.held_to
+
     def open(self, version: PolicyRef) -> Opened:
         """Return a version's published weights. Raises Unlike when it is not in the store."""
         policy = self.published(version)
@@ -78,7 +99,12 @@ class Reliving:
             raise Unlike(f"version {version} has no manifest")
         if policy.is_proposed:
             raise Unlike(f"version {version} was proposed, and not made here")
-        return manifest.decode(self.blobs.get(policy.manifest))
+        made = manifest.decode(self.blobs.get(policy.manifest))
+        try:
+            settings_of(made)
+        except ValidationError as error:
+            raise Unlike(f"version {version} was made with settings that are none today: {error}") from error
+        return made
 
     def digest(self, directory: Path, settings: LearnerSettings) -> str:
         """Return the digest that the weights are published with by the settings; `directory` has room for them."""

@@ -384,8 +384,8 @@ class Learner(Stage):
         logger.warning("%s; going on from the published weights of %s, with a fresh optimizer", why, version)
         self._past.adopt(version, self._settings)
         self._afresh = True
-        lineage, held_to = ancestry(self._store, version), self._reliving.held_to
+        lineage, held_to = ancestry(self._store, version), self._reliving.held_by(version)
         self._backlog.resume(applied_on(lineage, self._blobs))
         self._lineage.resumed_from(version, lineage[:-1])
-        self._hold_to(held_to if held_to in lineage else None)
+        self._lineage.anchor = self._reliving.hold_again(held_to if held_to in lineage else None)
         self._checkpointing.hasten()

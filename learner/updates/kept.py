@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from core.errors import CheckpointError, ConfigError
+from core.settings import LoraSettings
 from learner.model.sharded_files import Saving, StoredTensor, read_into, stored_tensors
 from learner.updates.state import LearnerState
 
@@ -30,7 +31,7 @@ def finish_saving(state: LearnerState) -> dict[str, str]:
 def small_part(state: LearnerState) -> dict[str, Any]:
     """Return all but the tensors of the weights and of the optimizer."""
     groups = state.optimizer.state_dict()["param_groups"]
-    return {**state.memory(), "optimizer_groups": groups, "lora_rank": state.lora_rank}
+    return {**state.memory(), "optimizer_groups": groups, **_lora(state.lora)}
 
 
 def load(state: LearnerState, small: dict[str, Any], directory: Path, base: Sequence[Path]) -> None:
@@ -38,19 +39,33 @@ def load(state: LearnerState, small: dict[str, Any], directory: Path, base: Sequ
 
     `base`: the shards that adapters stand beside; none: the given model. Raises CheckpointError when it is not of such
     a model, and ConfigError when other weights trained then than do now."""
-    then = small["lora_rank"]
-    if then != state.lora_rank:
-        raise ConfigError(
-            f"learner.lora.rank is {state.lora_rank}, and was {then} when its checkpoint was written; "
-            "without the learner's directory it begins anew from the live version"
-        )
-    if state.lora_rank and base:
+    _require_same(_lora(state.lora), small)
+    if state.lora.rank and base:
         state.policy.load(base)
-    elif state.lora_rank and not state.policy.is_given:
+    elif state.lora.rank and not state.policy.is_given:
         state.policy.load_given()
     state.optimizer.load_state_dict({"state": {}, "param_groups": small["optimizer_groups"]})
     _load_tensors(state, directory)
     state.load_memory(small)
+
+
+def _lora(settings: LoraSettings) -> dict[str, Any]:
+    """Return the settings that kept adapters depend on; for whole weights that is a rank of 0 alone."""
+    if not settings.rank:
+        return {"lora_rank": 0}
+    return {"lora_rank": settings.rank, "lora_alpha": settings.alpha, "lora_targets": tuple(sorted(settings.targets))}
+
+
+def _require_same(lora: dict[str, Any], small: dict[str, Any]) -> None:
+    """Raise ConfigError, naming the setting, where other adapters were kept than train now."""
+    for name, now in lora.items():
+        then = small.get(name, now)  # builds of before kept the rank alone
+        if then != now:
+            raise ConfigError(
+                f"{name.replace('lora_', 'learner.lora.')} is {now}, and was {then} when its checkpoint was written: "
+                f"set it back, or begin without the learner's directory from a live version of all weights, or with a "
+                "rank of 0"
+            )
 
 
 def _load_tensors(state: LearnerState, directory: Path) -> None:

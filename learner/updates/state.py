@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from core.ports import AdapterConfig
-from core.settings import LearnerSettings, OptimizerSettings, UserSettings
+from core.settings import LearnerSettings, LoraSettings, OptimizerSettings, UserSettings
 from learner.model.anchor import Anchor
 from learner.model.policy_model import PolicyModel
 from learner.model.ranks import ALONE, Ranks
@@ -30,17 +30,16 @@ class LearnerState:
     optimizer: torch.optim.Optimizer
     advantages: Advantages
     ranks: Ranks = field(default=ALONE)
-    lora_rank: int = 0
+    lora: LoraSettings = field(default_factory=LoraSettings)
     influence: Influence = field(default_factory=lambda: Influence(UserSettings()))
-    lora_alpha: float = 1.0
     saving: Saving | None = None  # the checkpoint that this process is writing its part of
 
     @property
     def adapter(self) -> AdapterConfig | None:
         """The adapter upon the given model as which the policy is published; None where whole weights are published."""
-        if not (self.lora_rank and self.policy.is_given):
+        if not (self.lora.rank and self.policy.is_given):
             return None
-        return AdapterConfig(base_digest=self.policy.base_digest, rank=self.lora_rank, alpha=self.lora_alpha)
+        return AdapterConfig(base_digest=self.policy.base_digest, rank=self.lora.rank, alpha=self.lora.alpha)
 
     def memory(self) -> dict[str, Any]:
         """Return the small state that is learned beside the weights: baseline, influence, random state."""
@@ -91,9 +90,8 @@ def make_state(model: Path, settings: LearnerSettings, ranks: Ranks = ALONE) -> 
         make_optimizer(policy, settings.optimizer),
         advantages,
         ranks,
-        settings.lora.rank,
+        settings.lora,
         Influence(settings.users),
-        settings.lora.alpha,
     )
 
 

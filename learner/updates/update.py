@@ -77,7 +77,7 @@ def update(
     norm = torch.nn.utils.clip_grad_norm_(state.policy.parameters(), settings.optimizer.gradient_clip)
     tally.add(gradient_norm=norm.full_tensor() if isinstance(norm, DTensor) else norm)
     _require_finite(state, tally)
-    set_rate(state.optimizer, settings.optimizer)
+    steer(state.optimizer, settings.optimizer)
     if ledger.any_kept:  # else its momentum alone would move the weights
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
@@ -116,12 +116,13 @@ def _require_finite(state: LearnerState, tally: UpdateFigures) -> None:
         raise NonFiniteLoss(figures)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> None:
-    """Set the learning rate by the present settings, whatever they were when the optimizer's state was saved."""
+def steer(optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> None:
+    """Set rate, betas and decay by the present settings, whatever they were when the optimizer's state was saved."""
     done = next((int(state["step"]) for state in optimizer.state.values()), 0)
     share = min(1.0, (done + 1) / settings.warmup_updates) if settings.warmup_updates else 1.0
     for group in optimizer.param_groups:
         group["lr"] = settings.learning_rate * share
+        group["betas"], group["weight_decay"] = (settings.beta1, settings.beta2), settings.weight_decay
 
 
 def _forward(

@@ -1,5 +1,6 @@
 """LoRA: the learner trains adapters alone, and serving gets whole weights as always."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -171,9 +172,31 @@ def test_an_adapter_that_does_not_fit_is_refused_by_name_and_changes_nothing() -
     assert torch.equal(logprobs(state.policy), before)
 
 
-@pytest.mark.parametrize("rank", [0, 8])
-def test_another_rank_than_the_checkpoints_is_refused(make_world: MakeWorld, rank: int) -> None:
+@pytest.mark.parametrize(
+    ("setting", "now", "then"),
+    [
+        ("rank", 0, "4"),
+        ("rank", 8, "4"),
+        ("alpha", 16.0, "32.0"),
+        ("targets", ("v_proj", "q_proj"), "()"),
+    ],
+)
+def test_other_adapters_than_the_checkpoints_are_refused_by_the_setting(
+    make_world: MakeWorld, setting: str, now: object, then: str
+) -> None:
+    """By another alpha the very same A and B would be another policy."""
     world = make_world("world")
     learn(world, 0)
-    with pytest.raises(ConfigError, match=rf"learner\.lora\.rank is {rank}, and was 4"):
-        world.learner(settings={"lora.rank": rank})
+    with pytest.raises(ConfigError, match=rf"learner\.lora\.{setting} is .*, and was {re.escape(then)} when"):
+        world.learner(settings={"lora.rank": 4, f"lora.{setting}": now})
+
+
+def test_what_is_said_of_adapters_is_nothing_where_all_weights_train(make_world: MakeWorld) -> None:
+    world = make_world("world")
+    world.tell(*logged_past(8, 0))
+    learner = world.learner()
+    settle(learner)
+    learner.close()
+    learner = world.learner(settings={"lora.alpha": 16.0, "lora.targets": ("q_proj",)})
+    assert learner.newest == manifests(world)[-1].version
+    learner.close()

@@ -176,10 +176,11 @@ def test_the_learning_rate_rises_and_stays_and_obeys_the_settings_after_a_restar
         update(state, some_batch(seed, 6), settings)
         rates.append(state.optimizer.param_groups[0]["lr"])
     assert rates == [0.00025, 0.0005, 0.00075, 0.001, 0.001, 0.001]
-    slower = LearnerSettings(optimizer=OptimizerSettings(learning_rate=1e-4))
+    slower = LearnerSettings(optimizer=OptimizerSettings(learning_rate=1e-4, beta1=0.5, weight_decay=0.25))
     again = make_state(MODEL, slower)
     begin_saving(state, tmp_path)
     finish_saving(state)
     load(again, small_part(state), tmp_path, [])
     update(again, some_batch(7, 6), slower)
-    assert again.optimizer.param_groups[0]["lr"] == 1e-4
+    (group,) = again.optimizer.param_groups
+    assert (group["lr"], group["betas"], group["weight_decay"]) == (1e-4, (0.5, 0.95), 0.25)

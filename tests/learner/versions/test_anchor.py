@@ -1,6 +1,9 @@
 """A moving anchor lets the model go as far as its users lead it, and bounds how fast."""
 
+import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from learner.stage import Learner
 from learner.versions.lineage import Lineage
 
 MakeWorld = Callable[[str], World]
+MOVING: dict[str, object] = {"objective.kl.anchor_versions": 2, "optimizer.learning_rate": 2e-3}
 
 
 def teach(world: World, learner: Learner, seed: int) -> float:
@@ -36,6 +40,16 @@ def is_anchor(learner: Learner, version: int | None) -> bool:
     wanted, found = PolicyModel(MODEL, "cpu"), state.anchor.apart()
     wanted.load(learner._reliving.open(base_ref(version)).shards)
     return all(map(torch.equal, wanted.model.state_dict().values(), found.model.state_dict().values()))
+
+
+def anchored_at_3(make_world: MakeWorld) -> World:
+    """Return a world whose learner, which is closed, has moved its anchor to version 3."""
+    world = make_world("world")
+    learner = world.learner(settings=MOVING)
+    for seed in range(3):
+        teach(world, learner, seed)
+    learner.close()
+    return world
 
 
 def test_by_default_it_stays_the_given_model(make_world: MakeWorld) -> None:
@@ -72,6 +86,29 @@ def test_where_adapters_train_it_becomes_an_adapter_in_the_policys_place(make_wo
     assert far[1] > 1e-6
     assert state.anchor._apart is None, "it is no model apart"
     learner.close()
+
+
+def test_where_the_optimizer_begins_afresh_it_stays(make_world: MakeWorld) -> None:
+    world = anchored_at_3(make_world)
+    for checkpoint in (world.directory / "learner").glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    with closing(sqlite3.connect(world.directory / "store.db")) as store, store:
+        store.execute("DELETE FROM turns")  # by their age: no version can be made again
+    again = world.learner(settings=MOVING)
+    assert again._afresh
+    assert is_anchor(again, 3)
+    again.close()
+
+
+def test_without_the_anchors_weights_it_is_the_given_model_and_that_is_said(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = anchored_at_3(make_world)
+    world.weights.discard(base_ref(3))
+    again = world.learner(settings=MOVING)
+    assert is_anchor(again, None)
+    assert "holds to the given model from now on, and not to version 3" in caplog.text
+    again.close()
 
 
 def test_a_rollback_takes_it_back(make_world: MakeWorld) -> None:

@@ -1,6 +1,7 @@
 """Going back to a version: its weights are made again, or where that cannot be, its published ones are gone on from."""
 
 import json
+import shutil
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any
@@ -51,6 +52,27 @@ def test_a_rollback_deeper_than_the_checkpoints_comes_to_the_same_bits(make_worl
     newest = manifests(world)[-1]
     assert (newest.version, newest.parent, newest.afresh) == (base_ref(6), base_ref(2), False)
     assert digest(world, 6) == digest(straight, 3)
+
+
+def test_what_was_made_with_settings_that_are_none_today_is_gone_on_from_by_its_weights(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world("a")
+    learner = world.learner()
+    for seed in range(2):
+        world.tell(*logged_past(8, seed=seed))
+        settle(learner)
+    learner.close()
+    for checkpoint in (world.directory / "learner").glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    path = path_of(base_ref(2))
+    made = decode(world.blobs.get(path))
+    other = json.dumps({**json.loads(made.settings), "momentum_of_1999": 0.5})
+    world.blobs.put(path, encode(msgspec.structs.replace(made, settings=other)))
+    again = world.learner()
+    assert (again.newest, again._afresh) == (base_ref(3), True)
+    assert "version 2 was made with settings that are none today" in caplog.text
+    again.close()
 
 
 def test_what_is_learned_beside_the_weights_goes_back_with_them(
