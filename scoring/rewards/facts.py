@@ -18,7 +18,7 @@ from core.reward_spec import ClaimSpec, Rules, call_line
 from core.text.json_objects import object_of
 from core.text.json_schema import Budget, NoSchema, Schema
 from core.text.patterns import pattern
-from scoring.rewards.runs import run_of, verdict_of
+from scoring.rewards.runs import is_failure, run_of, verdict_of
 
 _REPORTS = "reports"  # the tag by which a client says which outcome it always reports
 _ANSWERS = 100  # that an answer is compared with
@@ -134,13 +134,17 @@ def _claims(text: str, claim: ClaimSpec) -> bool:
 def _is_backed(turn: Completion, claim: ClaimSpec, rules: Rules) -> bool:
     """Return whether the calls before the answer back the claim; the last one that says anything decides.
 
-    Calls of the same turn have no result yet. A failed run is no evidence."""
+    Calls of the same turn have no result yet. A run that failed is no evidence, nor is any other call that failed."""
     for call, result in _latest_calls(turn.messages):
         if pattern(claim.needs).is_in(call):
-            return result is None or run_of(call, rules.derived) is None or verdict_of(result) is not False
+            return result is None or not _failed(call, result, rules)
         if claim.voided_by is not None and pattern(claim.voided_by).is_in(call):
             return False
     return False
+
+
+def _failed(call: str, result: str, rules: Rules) -> bool:
+    return is_failure(result) if run_of(call, rules.derived) is None else verdict_of(result) is False
 
 
 def _latest_calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str | None]]:

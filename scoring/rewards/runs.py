@@ -12,6 +12,11 @@ _COUNTED = pattern(r"\b(\d+) (failed|failures?|errors?|failing)\b")
 _BAD = Pattern(
     r"(?m)^[^\w\n]*(fail(ed|ure)?|error)\b|\b(FAILED|FAIL|BUILD FAILURE|Traceback|error\[E\d+\]|error TS\d+)"
 )
+_HEAD = 200  # characters of a result, from its beginning, where tools say that they could not
+_FAILED_CALL = pattern(
+    r"^\W*(error|failed|failure|traceback|exception|invalid|unknown tool|no such file|permission denied"
+    r"|could not|cannot|[\w/]+: (no such file|command not found|permission denied))\b"
+)
 _GOOD = pattern(
     r"(?m)^[^\w\n]*(pass(ed)?|ok|success)[^\w\n]*$|\b\d+ (passed|passing)\b"
     r"|\b(BUILD SUCCESS|All checks passed|Success: no issues|PASS)\b"
@@ -37,6 +42,18 @@ def verdict_of(result: str) -> bool | None:
     if _BAD.is_in(tail):
         return False
     return True if _GOOD.is_in(tail) else None
+
+
+def is_failure(result: str) -> bool:
+    """Return whether a result says that its call failed, of a call that runs nothing: a file may well say "error".
+
+    It says so as a verdict, as an exit code in its last line, or by its first words."""
+    told = _told(result)
+    if told is not None:
+        return not told
+    if codes := _EXIT.groups(result.rstrip().rpartition("\n")[2]):
+        return not _is_zero(codes[-1][0])
+    return _FAILED_CALL.is_in(result[:_HEAD])
 
 
 def _is_zero(digits: str) -> bool:

@@ -14,6 +14,7 @@ from core.events import Completion, Reward, Segment, ToolCall
 from core.operations.ledger import Effort
 from core.reward_spec import EffortSpec, RewardSpec
 from scoring.rewards.facts import has_malformed_call
+from scoring.rewards.runs import is_failure
 
 ACCEPTED = {"type": "boolean", "weight": 1.0, "decides": True, "wait_s": 10}
 TOOL = {
@@ -187,13 +188,35 @@ def ran(result: str | None, name: str = "run_tests", call_id: str = "call-0") ->
         (ran("it ran"), True),
         (ran(None), True),
         (ran("1 failed, says the log", "read_log"), True),
+        (ran("Error: no such file", "read_log"), False),
+        (ran("all is well\nexit code 0", "ci"), True),
+        (ran("2 of 40 did not\nexit code 1", "ci"), False),  # the spec's `derived.tests` do not know it
+        (ran('{"success": false}', "ci"), False),
     ],
 )
 def test_a_run_that_failed_backs_no_claim(lab: ModuleType, before: list[dict[str, Any]], is_backed: bool) -> None:
-    claim = CLAIM | {"needs": "^run_tests|pytest|^read_log"}
+    claim = CLAIM | {"needs": "^run_tests|pytest|^read_log|^ci"}
     spec = spec_of(penalties={"unbacked_claim": -0.1}, claims=[claim])
     turn = lab.Events().turn("s", 0, text="All tests pass.", messages=(said("user", "a"), *before))
     assert bool(scored(lab, spec, turn)) is not is_backed
+
+
+@pytest.mark.parametrize(
+    ("result", "failed"),
+    [
+        ("Error: no such file", True),
+        ("cat: No such file or directory", True),
+        ('{"exit_code": 1}', True),
+        ('{"success": true, "text": "Error"}', False),
+        ("done\nexit code 2", True),
+        ("done\nexit code 0", False),
+        ("log = 'Error: no such file'\nraise ValueError", False),
+        ("", False),
+        ("1\n" * 300 + "error", False),
+    ],
+)
+def test_a_result_says_whether_its_call_failed(result: str, failed: bool) -> None:
+    assert is_failure(result) is failed
 
 
 @pytest.mark.parametrize(
