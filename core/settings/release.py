@@ -50,6 +50,9 @@ class CanarySettings(Section):
     """The same in time."""
     guard_turns: int = Field(default=2000, ge=20)
     """Most turns of each side that the guards look back on."""
+    slower_times: float = Field(default=4.0, gt=1)
+    """How many times the live version's time per token it may take. More where replicas share cores: then the busier
+    one is slower whatever it serves."""
 
 
 class HoldbackSettings(Section):

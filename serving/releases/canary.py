@@ -149,7 +149,8 @@ class Canary:
         if not self._due():
             return None
         alarms = self._alarms_since(experiment.started_at)
-        why = tripped(self._recent.get("canary", ()), self._recent.get("live", ()), alarms)
+        sides = self._recent.get("canary", ()), self._recent.get("live", ())
+        why = tripped(*sides, alarms, slower_times=self._settings.canary.slower_times)
         if why is not None:
             return CanaryVerdict("rollback", why)
         age_s = (self._clock.now() - experiment.started_at).total_seconds()
@@ -172,7 +173,7 @@ class Canary:
         undecided = {candidate.version for candidate in view.candidates}  # half of the fleet may serve one already
         turns = [turn for turn in self._served if turn.version not in undecided]
         before_and_after = self._before_and_after(turns, view.live)
-        why = tripped(*before_and_after, self._alarms_since(view.live_since), side_by_side=False)
+        why = tripped(*before_and_after, self._alarms_since(view.live_since), slower_times=None)
         if why is None and self._settings.holdback.share > 0:
             found = drifted(self._drift.arm("live"), self._drift.arm("holdback"), self._settings.canary)
             why = found.why if found.action == "rollback" else None

@@ -20,7 +20,6 @@ from serving.releases.canaries.sequential import confidence_sequence
 ALPHA = 0.01
 LEAST_TURNS = 20
 _SCALE = 0.2  # a share that differs by as much is what guards are for
-_SLOWER = math.log(4)  # its users share a replica, which may be busier, or on a busier machine, than the others
 _LATENCY_SCALE = 0.5
 
 
@@ -44,11 +43,16 @@ GUARDS = (
 
 
 def tripped(
-    new: Iterable[ServedTurn], old: Iterable[ServedTurn], alarms: Sequence[Alarm] = (), *, side_by_side: bool = True
+    new: Iterable[ServedTurn],
+    old: Iterable[ServedTurn],
+    alarms: Sequence[Alarm] = (),
+    *,
+    slower_times: float | None = 4.0,
 ) -> str | None:
     """Return why the new version must be withdrawn; None when no guard trips. Shares are compared within workloads.
 
-    `side_by_side`: both served in the same time. One after the other, their pace reflects the machine's load alone."""
+    `slower_times`: how many times as slow it may be; None where one served after the other, since their pace reflects
+    the machine's load alone then."""
     for alarm in alarms:
         if alarm.severity == "critical" and RELEASE in alarm.holds:
             return said(alarm)
@@ -60,7 +64,7 @@ def tripped(
             why = _shares(guard, mine[workload], theirs[workload], alpha)
             if why is not None:
                 return f"{guard.name} in {workload}: {why}"
-        why = _slower(mine[workload], theirs[workload], alpha) if side_by_side else None
+        why = _slower(mine[workload], theirs[workload], slower_times, alpha) if slower_times is not None else None
         if why is not None:
             return f"latency in {workload}: {why}"
     return None
@@ -90,8 +94,8 @@ def _shares(guard: Guard, new: Sequence[ServedTurn], old: Sequence[ServedTurn], 
     return found and f"{found[0]:.0%} of {len(mine)} turns, {found[1]:.0%} of {len(theirs)} before"
 
 
-def _slower(new: Sequence[ServedTurn], old: Sequence[ServedTurn], alpha: float) -> str | None:
-    found = _excess(_log_pace(new), _log_pace(old), _SLOWER, alpha, _LATENCY_SCALE, squared_error)
+def _slower(new: Sequence[ServedTurn], old: Sequence[ServedTurn], times: float, alpha: float) -> str | None:
+    found = _excess(_log_pace(new), _log_pace(old), math.log(times), alpha, _LATENCY_SCALE, squared_error)
     return found and f"{math.exp(found[0]):.1f} ms per token, {math.exp(found[1]):.1f} before"
 
 

@@ -117,7 +117,13 @@ def test_an_error_is_counted_once_and_not_as_an_empty_answer() -> None:
 def test_one_after_the_other_is_not_a_comparison_of_pace() -> None:
     slow = turns(60, FAULTS["latency"], every=1)
     assert tripped(slow, turns(240)) is not None
-    assert tripped(slow, turns(240), side_by_side=False) is None
+    assert tripped(slow, turns(240), slower_times=None) is None
+
+
+def test_how_much_slower_is_tolerated_is_a_setting() -> None:
+    slow = turns(60, FAULTS["latency"], every=1)  # 20 times
+    assert tripped(slow, turns(240), slower_times=10.0) is not None
+    assert tripped(slow, turns(240), slower_times=50.0) is None
 
 
 def test_latency_is_that_of_a_token() -> None:
