@@ -252,9 +252,9 @@ def export(
     set_: Set = None,
 ) -> None:
     """Write turns, outcomes and rewards from log and archive to files, and print how many there are of each."""
-    from onward.replays.export import export
+    from onward.replays.exports.raw import export_events
 
-    print(json.dumps(export(directory, out, from_, to, namespace, format_, overrides_of(set_))))
+    print(json.dumps(export_events(directory, out, from_, to, namespace, format_, overrides_of(set_))))
 
 
 @app.command

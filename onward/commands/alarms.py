@@ -28,13 +28,13 @@ def show_alarms(directory: Path, key: str | None, *, everything: bool) -> None:
             alarm["opened_at"],
             ", ".join(holds) or "-",
         )
-    console = Console()
+    console = Console(markup=False)  # names may hold what rich takes for markup
     console.print(table)
     for alarm in found:
         if alarm["state"] == "opened" or everything:
-            console.print(f"{alarm['alarm_id']}: {alarm['meaning']}\n  {_figures(alarm)}", markup=False)
+            console.print(f"{alarm['alarm_id']}: {alarm['meaning']}\n  {_figures(alarm)}")
         if alarm["acknowledged_by"]:
-            console.print(f"  acknowledged by {alarm['acknowledged_by']}: {alarm['note'] or '-'}", markup=False)
+            console.print(f"  acknowledged by {alarm['acknowledged_by']}: {alarm['note'] or '-'}")
 
 
 def acknowledge(directory: Path, alarm_id: str, note: str | None, key: str | None) -> None:

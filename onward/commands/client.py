@@ -32,18 +32,19 @@ def show_policies(directory: Path, key: str | None) -> None:
             policy["digest"][:12],
             policy["created_at"],
         )
-    Console().print(table)
+    console = Console(markup=False)  # reasons and names may hold what rich takes for markup
+    console.print(table)
     for policy in answer["data"]:
         if policy["verdict"] is not None:
-            Console().print(f"version {policy['version']}: {policy['verdict']['action']}: {policy['verdict']['why']}")
+            console.print(f"version {policy['version']}: {policy['verdict']['action']}: {policy['verdict']['why']}")
     experiment = answer["experiment"]
     if experiment is not None:
         share = f"{experiment['share']:.0%} of the users"
-        Console().print(f"canary: version {experiment['canary']} against {experiment['control']}, on {share}")
+        console.print(f"canary: version {experiment['canary']} against {experiment['control']}, on {share}")
     for order in reversed(answer["orders"]):
-        Console().print(_order_line(order), markup=False)
+        console.print(_order_line(order))
     for alarm in answer["held_by"]:
-        Console().print(f"releases wait for alarm {alarm['alarm_id']}: `onward alarms ack {alarm['alarm_id']}`")
+        console.print(f"releases wait for alarm {alarm['alarm_id']}: `onward alarms ack {alarm['alarm_id']}`")
 
 
 def _order_line(order: dict[str, Any]) -> str:
@@ -80,10 +81,11 @@ def show_fleet(directory: Path, key: str | None) -> None:
             f"{replica['heartbeat_age_s']:.1f} s ago",
             replica["url"] or "within the service",
         )
-    Console().print(table)
+    console = Console(markup=False)
+    console.print(table)
     for replica in answer["data"]:
         for version, why in replica["refused"].items():
-            Console().print(f"{replica['name']} refuses version {version}: {why}")
+            console.print(f"{replica['name']} refuses version {version}: {why}")
 
 
 def give_order(directory: Path, kind: str, version: int, why: str, key: str | None) -> None:

@@ -27,7 +27,7 @@ def show_all(directory: Path, overrides: Mapping[str, str], limit: int) -> None:
     table = Table("record", "set aside", "bytes", "why", title=f"Dead letters (the latest {limit})")
     for letter in letters:
         table.add_row(_name(letter), f"{letter.at:%Y-%m-%d %H:%M:%S}", str(len(letter.raw)), letter.reason)
-    Console().print(table)
+    Console(markup=False).print(table)  # what was wrong with a record may quote it
 
 
 def show_one(directory: Path, overrides: Mapping[str, str], name: str, save: Path | None) -> None:

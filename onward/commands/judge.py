@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from onward.replays.history import require_directory
 from onward.wiring.foundation import open_foundation
@@ -15,7 +16,7 @@ from scoring.judge.agreement import ALL, LEAST, Agreement, agreements
 
 def show_agreement(directory: Path, overrides: Mapping[str, str], *, as_json: bool) -> None:
     """Print how far the judge agrees with users. Raises ConfigError for a directory that is no service's."""
-    require_directory(directory)
+    require_directory(directory, overrides)
     foundation = open_foundation(directory, overrides)
     try:
         name = foundation.settings.judge.outcome
@@ -47,12 +48,12 @@ def _figures(found: list[Agreement]) -> Table:
             kappa = "-" if figures.kappa is None else f"{figures.kappa:.2f}"
             rest = (figures.brier, figures.brier_of_base_rate, figures.good, figures.judged)
             shown = (f"{figures.accuracy:.2f}", kappa, *(f"{value:.3f}" for value in rest))
-        table.add_row(each.version, each.against, str(each.pairs), *shown)
+        table.add_row(Text(each.version), Text(each.against), str(each.pairs), *shown)
     return table
 
 
 def _calibration(agreement: Agreement) -> Table:
-    table = Table("judged", "pairs", "mean", "turned out good", title=f"Calibration of {agreement.version}")
+    table = Table("judged", "pairs", "mean", "turned out good", title=Text(f"Calibration of {agreement.version}"))
     assert agreement.figures is not None
     for each in agreement.figures.calibration:
         figures = ("-", "-") if each.judged is None else (f"{each.judged:.2f}", f"{each.good:.2f}")

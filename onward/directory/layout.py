@@ -72,6 +72,11 @@ class Layout:
         return self.root / "cache"
 
     @property
+    def rescored(self) -> Path:
+        """The past as `onward rescore` scores it, while it does."""
+        return self.root / "rescore.partial"
+
+    @property
     def model_check(self) -> Path:
         """Digest of the model, code and processor of which the engine was last compared with transformers."""
         return self.root / "model_check"

@@ -55,7 +55,7 @@ def prove(directory: Path, version: int | None, overrides: Mapping[str, str]) ->
 
     A `version` of None is the one that serves. It stops at the first that differs. Raises ConfigError for an unknown
     version."""
-    require_directory(directory)
+    require_directory(directory, overrides)
     with (
         closing(open_foundation(directory, overrides)) as source,
         Progress(console=Console(stderr=True)) as progress,  # on stdout are the proofs

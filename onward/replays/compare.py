@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from core.settings.names import under_their_names
 from onward.replays.report import read
@@ -92,11 +93,11 @@ def _show(console: Console, compared: dict[str, Any], names: tuple[str, str]) ->
         console.print("the same weights, bit for bit")
     for name, why in zip(names, compared["refused"], strict=True):
         if why is not None:
-            console.print(f"{name}: users held out tell nothing of it: {why}")
-    table = Table(Column(no_wrap=True), *names)  # a setting's name can be copied whole
+            console.print(f"{name}: users held out tell nothing of it: {why}", markup=False, highlight=False)
+    table = Table(Column(no_wrap=True), *(Column(Text(name)) for name in names))  # a setting's name can be copied whole
     for name, pair in compared["settings"].items():
-        table.add_row(f"learner.{name}", *map(str, pair))
+        table.add_row(f"learner.{name}", *(Text(str(value)) for value in pair))
     table.add_section()
     for name, pair in compared["figures"].items():
-        table.add_row(name, *("-" if value is None else f"{value:,.4g}" for value in pair))
+        table.add_row(Text(name), *("-" if value is None else f"{value:,.4g}" for value in pair))
     console.print(table)

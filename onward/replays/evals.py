@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from core.errors import ConfigError
 from serving.evals.cases import Suite, load_suite
@@ -99,7 +100,7 @@ def _show(console: Console, results: Sequence[CaseResult]) -> None:
 
 def _add(table: Table, name: str, results: Sequence[CaseResult]) -> None:
     right, missing = _right(results), sum(result.score is None for result in results)
-    table.add_row(name, str(len(results)), "" if right is None else f"{right:.1%}", str(missing))
+    table.add_row(Text(name), str(len(results)), "" if right is None else f"{right:.1%}", str(missing))
 
 
 def _tell(console: Console, verdict: GateDecision) -> None:

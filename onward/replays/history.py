@@ -1,5 +1,6 @@
 """The past for commands: `onward archive --once`, and what `export`, `replay` and `midtrain` read."""
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -11,9 +12,11 @@ from core.errors import ConfigError, LogUnavailable
 from core.events import Completion, Outcome, SessionEnded, Topic
 from core.ids import Namespace
 from core.ports import EventLog, Record, Store
+from core.settings import load_settings
 from ingest.archive.history import History
+from onward.directory.layout import Layout
 from onward.wiring.archive import archive_blobs, build_keeper
-from onward.wiring.foundation import Foundation, open_foundation
+from onward.wiring.foundation import Foundation, is_distributed, open_foundation
 from onward.wiring.stages import wanted_readers
 
 _CONNECT_S = 30.0
@@ -113,7 +116,14 @@ def _moment(option: str, text: str | None) -> datetime | None:
     return moment.astimezone(UTC)
 
 
-def require_directory(directory: Path) -> None:
-    """Refuse a directory that does not exist, so that a typo makes no new one. Raises ConfigError."""
+def require_directory(directory: Path, overrides: Mapping[str, str] | None = None) -> None:
+    """Refuse a directory in which no service has run, so that a typo makes no new one. Raises ConfigError.
+
+    Where log and store are services of their own, which its settings say, nothing of them is in it."""
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory")
+    layout = Layout(directory)
+    if layout.store.exists() or layout.log.exists():
+        return
+    if not is_distributed(load_settings(layout.settings, {**os.environ, **(overrides or {})})):
+        raise ConfigError(f"{directory}: no service has run in it: it has neither {layout.store.name} nor log.db")

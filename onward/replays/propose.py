@@ -42,7 +42,7 @@ def propose(
     Raises ConfigError when `replay` is no replay, learned nothing, may have memorised a solution of `suite`, or began
     from another model than the service; and when nothing was ever served."""
     report = read(replay)
-    require_directory(directory)
+    require_directory(directory, overrides)
     cases = None if suite is None else load_suite(suite)
     if cases is not None:
         _require_kept_out(cases, report, f"--suite {suite}", replay)

@@ -3,8 +3,9 @@
 Time is the log's; every version is released as soon as it is made. The same records (wherever they are now), spec,
 settings and seed give the same rewards and the same weights, down to the digest."""
 
-from collections.abc import Mapping
-from contextlib import closing
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,14 +50,14 @@ def replay_log(
     `spec`, `seed` and what `overrides` leaves open default to the directory's own. `holdout`: the share of users that
     the candidate does not learn from, and is judged by. Each update's figures go into report.json and report.png of
     `out`. Raises ConfigError when `out` is in use already, when another model generated the turns, or naming the option
-    at fault."""
-    require_directory(directory)
+    at fault; then nothing is left in `out`."""
+    require_directory(directory, overrides)
     if not 0 <= holdout < 1:
         raise ConfigError(f"--holdout {holdout:g}: want a share from 0 to below 1")
     times = period(begin, end)
-    if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out}: not empty")
+    _require_empty(out)
     with (
+        _empty_after_refusal(out),
         closing(open_foundation(directory, overrides or {})) as source,
         Progress(console=Console(stderr=True)) as progress,  # on stdout is what is returned
     ):
@@ -69,7 +70,7 @@ def replay_log(
             settings = settings.model_copy(update={"seed": seed})
         history = open_history(source, Topic.TURNS, *times)
         first, last = span(watched(history, progress, "look"), source.layout.root)
-        with closing(open_offline(out)) as target:
+        with closing(open_offline(_made(out))) as target:
             records = put_turns_of(watched(history, progress, "score"), target.store)
             rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
             learned, held = split(rewards, holdout, target)
@@ -85,6 +86,37 @@ def replay_log(
     write(report, pace, out)
     draw(report, out / "report.png")
     return summary(report)
+
+
+def _require_empty(out: Path) -> None:
+    try:
+        is_used = out.exists() and any(out.iterdir())
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from error
+    if is_used:
+        raise ConfigError(f"{out}: not empty")
+
+
+@contextmanager
+def _empty_after_refusal(out: Path) -> Iterator[None]:
+    """Leave nothing in `out`, which was empty, where the replay is refused amid its work."""
+    was_there = out.exists()
+    try:
+        yield
+    except ConfigError:
+        shutil.rmtree(out, ignore_errors=True)
+        if was_there:
+            out.mkdir(exist_ok=True)
+        raise
+
+
+def _made(out: Path) -> Path:
+    """Make the candidate's directory. Raises ConfigError where that cannot be."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from error
+    return out
 
 
 def _require_the_model_that_spoke(source: Foundation) -> None:

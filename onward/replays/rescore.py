@@ -1,7 +1,7 @@
 """`onward rescore`: the past under another spec beside the one in force, before anybody adopts it."""
 
-import tempfile
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from core.clock import ManualClock
 from core.errors import ConfigError
@@ -18,6 +19,7 @@ from core.reward_spec import RewardSpec, load_reward_spec
 from core.store import open_sqlite
 from ingest.archive.history import History
 from onward.replays.history import open_history, period, require_directory
+from onward.replays.scratch import scratch
 from onward.wiring.foundation import open_foundation
 from scoring.comparison import Comparison, Distribution, Last, compare, last_rewards
 from scoring.rescore import rescore
@@ -38,8 +40,9 @@ def compare_specs(directory: Path, spec: Path, begin: str | None, end: str | Non
         history, now = open_history(foundation, Topic.TURNS, *times), foundation.clock.now()
         with Progress(console=Console(stderr=True)) as progress:
             started_s = time.monotonic()
-            old, turns = _score(history, foundation.spec, now, progress, "in force")
-            new, _ = _score(history, new_spec, now, progress, "new")
+            with scratch(foundation.layout.rescored, f"{directory}") as place:
+                old, turns = _score(history, foundation.spec, now, place / "in force.db", progress, "in force")
+                new, _ = _score(history, new_spec, now, place / "new.db", progress, "new")
             took_s = time.monotonic() - started_s
     finally:
         foundation.close()
@@ -55,25 +58,23 @@ def compare_specs(directory: Path, spec: Path, begin: str | None, end: str | Non
     return figures
 
 
-def _score(history: History, spec: RewardSpec, now: datetime, progress: Progress, name: str) -> tuple[Last, int]:
+def _score(
+    history: History, spec: RewardSpec, now: datetime, ledger: Path, progress: Progress, name: str
+) -> tuple[Last, int]:
     """Return the last reward of each turn, and the number of turns.
 
     The ledger is on disk: memory does not grow with the past."""
     task, turns = progress.add_task(f"score, spec {name}", total=1.0), 0
-    with tempfile.TemporaryDirectory(prefix="onward-rescore-") as place:
-        store = open_sqlite(Path(place) / "store.db")
-        try:
+    with closing(open_sqlite(ledger)) as store:
 
-            def read() -> Any:
-                nonlocal turns
-                for records in history.read():
-                    turns += sum(isinstance(record.event, Completion) for record in records)
-                    yield records
-                    progress.update(task, completed=history.share)
+        def read() -> Any:
+            nonlocal turns
+            for records in history.read():
+                turns += sum(isinstance(record.event, Completion) for record in records)
+                yield records
+                progress.update(task, completed=history.share)
 
-            rewards = last_rewards(rescore(read(), spec, store, ManualClock(_BEGINNING), now))
-        finally:
-            store.close()
+        rewards = last_rewards(rescore(read(), spec, store, ManualClock(_BEGINNING), now))
     progress.update(task, completed=1.0)
     return rewards, turns
 
@@ -91,14 +92,14 @@ def _show(comparisons: list[Comparison]) -> None:
 
 
 def _table(one: Comparison) -> Table:
-    table = Table(title=one.workload or "all workloads", title_justify="left")
+    table = Table(title=Text(one.workload or "all workloads"), title_justify="left")
     for column in ("", "in force", "new"):
         table.add_column(column, justify="left" if not column else "right")
     for name in _FIGURES:
         table.add_row(name, *(_figure(name, getattr(side, name)) for side in (one.old, one.new)))
     for name in sorted(one.old.components.keys() | one.new.components.keys()):
         values = (side.components.get(name) for side in (one.old, one.new))
-        table.add_row(f"  {name}", *("-" if value is None else f"{value:+.4f}" for value in values))
+        table.add_row(Text(f"  {name}"), *("-" if value is None else f"{value:+.4f}" for value in values))
     table.add_row(f"{one.old.low:+.2f} … {one.old.high:+.2f}", _bars(one.old), _bars(one.new))
     return table
 

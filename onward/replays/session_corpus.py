@@ -4,7 +4,6 @@ The corpus is in the midtraining run's directory, and is made once: a resumed ru
 began with, whatever was logged since."""
 
 import json
-import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -25,6 +24,7 @@ from learner.batches.backlog import Bounds
 from learner.midtraining.run import Sessions
 from learner.midtraining.session_corpus import SessionCorpus
 from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
+from onward.replays.scratch import scratch
 from onward.wiring.foundation import open_foundation
 from onward.wiring.learner import solutions_kept_out
 from scoring.rescore import rescore
@@ -57,7 +57,7 @@ def gather(
         if known["chosen"] != chosen:
             raise ConfigError(f"{figures}: made with other options: {json.dumps(known['chosen'])}")
         return Sessions(file, known)
-    require_directory(choice.directory)
+    require_directory(choice.directory, overrides)
     out.mkdir(parents=True, exist_ok=True)
     bounds = Bounds(load_renderer(model).tokenizer_digest, row_tokens)
     counts = _write(choice, bounds, file.with_suffix(".partial"), overrides)
@@ -80,8 +80,8 @@ def _write(choice: Choice, bounds: Bounds, file: Path, overrides: Mapping[str, s
     times = period(choice.begin, choice.end)
     with (
         closing(open_foundation(choice.directory, overrides)) as source,
-        tempfile.TemporaryDirectory(prefix="onward-midtrain-") as place,
-        closing(open_sqlite(Path(place) / "store.db")) as store,
+        scratch(file.with_name("scored.partial"), f"{file.parent}") as place,
+        closing(open_sqlite(place / "store.db")) as store,
         Progress(console=Console(stderr=True)) as progress,
         file.open("wb") as out,
     ):

@@ -21,7 +21,7 @@ from learner.versions.probe import probe_of_model
 from onward.cli import app
 from onward.commands.options import overrides_of_learner
 from onward.replays.compare import compare_replays
-from onward.replays.export import export
+from onward.replays.exports.raw import export_events as export
 from onward.replays.history import keep_once
 from onward.replays.replay import replay_log
 from onward.replays.rescore import compare_specs

@@ -13,6 +13,7 @@ from core.errors import ConfigError
 from core.events import PolicyVersion
 from onward.replays.propose import propose
 from onward.replays.replay import replay_log
+from onward.wiring.foundation import open_foundation
 from serving.evals.gate import Bounds
 from serving.evals.run import Limits
 
@@ -142,8 +143,12 @@ def test_what_cannot_be_proposed_says_why_and_leaves_nothing(service: Service, r
     with pytest.raises(ConfigError, match="no case files"):
         hand_over(replay, service, tmp_path / "empty")
     (tmp_path / "new").mkdir()
-    with pytest.raises(ConfigError, match="new: no version was ever served here"):
+    with pytest.raises(ConfigError, match="new: no service has run in it"):
         propose(replay, tmp_path / "new", None, Limits(), Bounds(), 0.05)
+    assert list((tmp_path / "new").iterdir()) == []
+    open_foundation(tmp_path / "begun").close()  # a start that ended before anything served
+    with pytest.raises(ConfigError, match="begun: no version was ever served here"):
+        propose(replay, tmp_path / "begun", None, Limits(), Bounds(), 0.05)
     other = tmp_path / "other"
     append(other, past(TURNS))
     replay_log(other, tmp_path / "alien", None, None, overrides={"ONWARD_SERVING__MODEL": str(another_model(tmp_path))})

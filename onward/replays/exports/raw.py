@@ -33,7 +33,7 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-def export(
+def export_events(
     directory: Path,
     out: Path,
     begin: str | None,
@@ -47,7 +47,7 @@ def export(
     `out` is one file when it ends in .parquet or .jsonl, else a directory with a file for each kind of event, turns
     before rewards, those of a partition in order. It is written whole or not at all. Raises ConfigError naming the
     option at fault."""
-    require_directory(directory)
+    require_directory(directory, overrides)
     if out.exists():
         raise ConfigError(f"--out {out}: it is there already")
     times = period(begin, end)

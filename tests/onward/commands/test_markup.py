@@ -1,0 +1,59 @@
+"""What users and operators wrote is shown as it is, also where it looks like the terminal's markup."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.commands import alarms, client
+
+WORDS = "[/b]x[red]"
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, module: Any, answer: dict[str, Any]) -> None:
+    monkeypatch.setattr(module, "call", lambda *_: answer)
+
+
+def test_an_alarms_workload_and_namespace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    alarm = dict.fromkeys(("severity", "namespace", "workload", "opened_at", "meaning"), WORDS) | {
+        "alarm_id": "a1",
+        "state": "closed",
+        "holds": [],
+        "figures": {},
+        "acknowledged_by": None,
+    }
+    answers(monkeypatch, alarms, {"alarms": [alarm], "next": None})
+    alarms.show_alarms(Path("data"), None, everything=True)
+    assert capsys.readouterr().out.count(WORDS) == 5
+
+
+def test_a_verdicts_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    policy = {
+        "version": 2,
+        "state": "candidate",
+        "parent": 1,
+        "turns": 8,
+        "digest": WORDS,
+        "created_at": "today",
+        "verdict": {"action": "refuse", "why": WORDS},
+    }
+    answer = {"data": [policy], "experiment": None, "orders": [], "held_by": [], "pinned": None, "held": []}
+    answers(monkeypatch, client, answer)
+    client.show_policies(Path("data"), None)
+    assert capsys.readouterr().out.count(WORDS) == 2
+
+
+def test_why_an_engine_refuses(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    replica = dict.fromkeys(("name", "state", "lane", "url"), WORDS) | {
+        "serving": None,
+        "target": None,
+        "held": [],
+        "heartbeat_age_s": 1.0,
+        "refused": {"3": WORDS},
+    }
+    answers(monkeypatch, client, {"live": 1, "data": [replica]})
+    client.show_fleet(Path("data"), None)
+    assert capsys.readouterr().out.count(WORDS) == 6
