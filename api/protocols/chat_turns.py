@@ -24,6 +24,7 @@ from api.turns.sessions import find_place, marks_shown
 from api.turns.transcripts import Transcript
 from api.turns.turn import TurnPlan
 from core.errors import InvalidRequest
+from core.events import Completion
 from core.grammars.wanted import WantedAnswer
 from core.ids import SessionId, new_group_id
 
@@ -32,7 +33,8 @@ from core.ids import SessionId, new_group_id
 class Asked:
     """A chat request, checked. `messages` are stored, `shown` are what the model sees.
 
-    `marks`: by which its history may show its place; `wanted`: what its answer must be, None for one that is free."""
+    `marks`: by which its history may show its place; `wanted`: what its answer must be, None for one that is free;
+    `after`: the turn behind which it stands by the client's own word, None where its history is to tell."""
 
     body: ChatBody
     intake: Intake
@@ -43,6 +45,7 @@ class Asked:
     marks: list[str]
     ignored: tuple[str, ...]
     wanted: WantedAnswer | None
+    after: Completion | None = None
 
 
 def understand(
@@ -80,11 +83,12 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
     services = context.services
     namespace = intake.identity.namespace
     mark = request_mark(asked.transcript.digest, intake.named_session)
-    tried = await first_try(services, namespace, mark) if intake.is_retry else None
+    tried = await first_try(services, namespace, mark, intake.received_at) if intake.is_retry else None
     group_id = tried.group_id if tried else new_group_id()
     begun = tried.session_id if tried else None
     rendering = Rendering(context, body_bytes)
-    place = await find_place(services, rendering, intake, group_id, asked.transcript, asked.tools, asked.marks, begun)
+    told = asked.transcript, asked.tools, asked.marks
+    place = await find_place(services, rendering, intake, group_id, *told, begun, asked.after)
     asked_by = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length

@@ -17,6 +17,7 @@ from core.errors import Forbidden, StoreUnavailable
 from core.events import Completion
 from core.ids import GroupId, InferenceId, Namespace, SessionId, new_session_id
 from core.ports import TokenChain
+from core.store.work import View
 from core.telemetry import BRANCHES
 
 How = Literal["root", "continued", "branch", "retold", "rewritten"]
@@ -45,30 +46,41 @@ async def find_place(
     tools: Sequence[Mapping[str, Any]],
     marks: Sequence[str],
     begun: SessionId | None = None,
+    after: Completion | None = None,
 ) -> SessionPosition:
     """Find the place of a chat turn.
 
-    `marks`: those of `marks_shown`; `begun`: the session of an earlier try of the same request.
+    `marks`: those of `marks_shown`; `begun`: the session of an earlier try of the same request; `after`: the turn
+    behind which the client says that it stands, and with which the history begins.
 
     Raises InvalidRequest naming a message that cannot be rendered, Forbidden."""
     messages = transcript.messages
     await _check_session(services, intake)
     hint = await _hinted(services, intake)
-    chain = await _find_chain(services, intake, hint, transcript) if transcript.answers else None
+    if after is not None:
+        chain = await _find_after(services, intake.identity.namespace, after, transcript)
+    else:
+        chain = await _find_chain(services, intake, hint, transcript) if transcript.answers else None
     if chain is None:
-        known = await _find_retold(services, intake, marks)
+        known = chain_of(after, 0) if after is not None else await _find_retold(services, intake, marks)
         before: How = "rewritten" if transcript.answers else "root"
         place = SessionPosition(
             session_id=intake.session_id or (known.session_id if known else hint or begun) or new_session_id(),
             parent_id=known.inference_id if known else None,
-            turn_index=len(transcript.answers),
+            turn_index=_turn_index(transcript, known),
             how="retold" if known else before,
             prompt_token_ids=await rendering.render(messages, tools),
         )
     else:
-        place = await _after(services, rendering, intake, group_id, chain, len(transcript.answers), messages)
+        turn_index = _turn_index(transcript, chain)
+        place = await _after(services, rendering, intake, group_id, chain, turn_index, messages)
     BRANCHES.labels(place.how).inc()
     return place
+
+
+def _turn_index(transcript: Transcript, parent: TokenChain | None) -> int:
+    """Return how many answers came before: those in the history, or more where a summary took their place."""
+    return max(len(transcript.answers), parent.turn_index + 1 if parent is not None else 0)
 
 
 async def place_text(
@@ -150,6 +162,41 @@ async def _find_chain(
         if chain is not None:
             return chain
     return await _find_within(services, intake.identity.namespace, intake.session_id, transcript)
+
+
+async def _find_after(
+    services: ApiServices, namespace: Namespace, after: Completion, transcript: Transcript
+) -> TokenChain | None:
+    """Return the chain of a turn that the client names, or of a later one that goes on from it.
+
+    Its words are not looked up where there is no more than them: others may have been told the same. None: its words
+    are there in another form, as behind other instructions."""
+    counts = {digest: count for count, digest in transcript.answers}
+    num_messages = counts.get(after.transcript_digest or "")
+    if num_messages is None:
+        return None
+    named, answers_after = chain_of(after, num_messages), [n for n in counts.values() if n > num_messages]
+    if not answers_after:
+        return named
+    found = await _find_within(services, namespace, after.session_id, transcript)
+    if found is None or found.num_messages <= num_messages:
+        return named
+    try:
+        goes_on = await read(services, lambda view: _goes_on(view, namespace, found, after, len(answers_after)))
+    except StoreUnavailable:
+        goes_on = False  # it stands behind the one that was named, which is true in any case
+    return found if goes_on else named
+
+
+def _goes_on(view: View, namespace: Namespace, chain: TokenChain, after: Completion, most: int) -> bool:
+    """Return whether a turn has another one before it, at most so many steps back."""
+    at: InferenceId | None = chain.inference_id
+    for _ in range(most):
+        turn = None if at is None else view.turns.get(namespace, at)
+        at = None if turn is None else turn.parent_id
+        if at == after.inference_id:
+            return True
+    return False
 
 
 async def _find_within(

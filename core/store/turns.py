@@ -147,6 +147,17 @@ class TurnsReader(Repository):
         )
         return [_decode_turn(row.record) for row in rows]
 
+    def following(self, turn: Completion) -> list[Completion]:
+        """Return the turns that continue one, the first first: several where its session branches there."""
+        table = tables.turns
+        rows = self._connection.execute(
+            select(table.c.record)
+            .where(table.c.namespace == turn.namespace, table.c.session_id == turn.session_id)
+            .where(table.c.parent_id == turn.inference_id)
+            .order_by(table.c.turn_index, table.c.received_at, table.c.inference_id)
+        )
+        return [_decode_turn(row.record) for row in rows]
+
     def sessions(self) -> Iterator[tuple[Namespace, SessionId]]:
         """Iterate over the sessions of all turns, each once, in order."""
         known = tables.turns.c

@@ -14,7 +14,8 @@ from api.turns.turn import Turn
 from core.events import FinishReason, ToolCall
 from core.ids import InferenceId
 
-Status = Literal["in_progress", "completed", "incomplete"]
+Status = Literal["in_progress", "completed", "incomplete"]  # of an item
+ResponseStatus = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
 Item = dict[str, Any]
 
 
@@ -46,9 +47,9 @@ class Response(msgspec.Struct, kw_only=True, gc=False):
     object: Literal["response"] = "response"
     created_at: int
     completed_at: int | None
-    status: Status
+    status: ResponseStatus
     incomplete_details: dict[str, str] | None
-    error: None = None
+    error: dict[str, str] | None = None
     model: str
     output: list[Item]
     usage: Usage | None
@@ -159,4 +160,18 @@ def output_of(turn: Said, custom: Collection[str], logprobs: Sequence[Any] = (),
 
 
 def text_status(turn: Said) -> Status:
-    return "incomplete" if turn.finish_reason == "length" else "completed"
+    """Return whether a text is whole. Of an item nobody is told why it is not."""
+    return "completed" if status_of(turn) == "completed" else "incomplete"
+
+
+def status_of(turn: Said) -> ResponseStatus:
+    """Return how an answer ended: its client may have hung up, or the engine have failed, before its end."""
+    match turn.finish_reason:
+        case "length":
+            return "incomplete"
+        case "abort":
+            return "cancelled"
+        case "error":
+            return "failed"
+        case _:
+            return "completed"

@@ -16,13 +16,14 @@ from api.protocols.onward_info import onward_info
 from api.protocols.responses.answers import (
     Item,
     Response,
-    Status,
+    ResponseStatus,
     call_item,
     custom_input,
     echo,
     message_item,
     output_of,
     reasoning_item,
+    status_of,
     text_part,
     text_status,
     usage_of,
@@ -85,7 +86,7 @@ class ResponseExchange(Exchange):
 
     def _response(self, output: list[Item], *, ended: bool) -> Response:
         (turn,) = self.turns
-        status: Status = text_status(turn) if ended else "in_progress"
+        status: ResponseStatus = status_of(turn) if ended else "in_progress"
         sampling = self.plan.sampling
         return Response(
             id=self.id,

@@ -16,8 +16,6 @@ from api.protocols.responses.events import ResponseExchange
 from api.protocols.responses.request import Items, Translated, items_of
 from api.requests.responses import ResponsesBody, responses_decoder
 from api.turns.rendering import away_if_large, read_large_apart
-from api.turns.sessions import SessionPosition
-from api.turns.turn import TurnPlan
 from core.events import Completion
 
 
@@ -41,9 +39,10 @@ async def plan_response(context: Context, identity: Identity, headers: Headers, 
             return translated, understand(context, identity, headers, translated.chat, translated.ignored)
 
     translated, asked = await away_if_large(context, len(raw), translate)
+    asked = _behind(_not_to_be_got(asked) if body.store is False else asked, earlier)
     with named_as(translated.places):
-        plan = await plan_turns(context, _not_to_be_got(asked) if body.store is False else asked, len(raw))
-    plan = msgspec.structs.replace(plan, has_instructions=bool(body.instructions), place=_place(plan, earlier))
+        plan = await plan_turns(context, asked, len(raw))
+    plan = msgspec.structs.replace(plan, has_instructions=bool(body.instructions))
     return ResponseExchange(context, plan, body, translated.custom, with_logprobs=bool(translated.chat.logprobs))
 
 
@@ -51,14 +50,16 @@ def _not_to_be_got(asked: Asked) -> Asked:
     return replace(asked, intake=msgspec.structs.replace(asked.intake, retrievable=False))
 
 
-def _place(plan: TurnPlan, earlier: Completion | None) -> SessionPosition:
-    """Return the turn's place: behind the answer that the request names, where its words alone did not lead there.
+def _behind(asked: Asked, earlier: Completion | None) -> Asked:
+    """Return the request with its place: behind the answer that it names, in that one's session.
 
-    An answer of another user than the key's, which a key that may read sees, can be gone on from, but its session is
-    not joined."""
-    place, intake = plan.place, plan.intake
-    if earlier is None or intake.session_id is not None or place.how in ("continued", "branch"):
-        return place
+    Its words alone would not do: another session may have had the same. An answer of another user than the key's,
+    which a key that may read sees, can be gone on from, but its session is not joined; nor is it where the request
+    gives the id of another one."""
+    intake = asked.intake
+    if earlier is None or intake.session_id not in (None, earlier.session_id):
+        return asked
     if intake.identity.user is not None and not intake.identity.made(earlier):
-        return place
-    return msgspec.structs.replace(place, session_id=earlier.session_id, parent_id=earlier.inference_id, how="retold")
+        return asked
+    intake = msgspec.structs.replace(intake, session_hint=earlier.session_id)  # by which a retry finds the first try
+    return replace(asked, intake=intake, after=earlier)

@@ -8,12 +8,14 @@ from fastapi import Response as HttpResponse
 from api.access.context import Context
 from api.access.limits import admit
 from api.access.plain import identity_of, json_response, only_parameters
-from api.protocols.responses.answers import Response, Usage, output_of, text_status
+from api.protocols.responses.answers import Response, Usage, output_of, status_of
 from api.protocols.responses.earlier import turn_named
 from api.protocols.responses.request import TEXT_INPUT
 from api.turns.answer_ids import RESPONSE
 from core.errors import InvalidRequest, NotFound
 from core.events import Completion
+
+_FAILED = {"code": "server_error", "message": "the engine gave up the answer before its end"}
 
 
 def stored_router(context: Context) -> APIRouter:
@@ -37,7 +39,7 @@ def stored_router(context: Context) -> APIRouter:
 
 
 def _response(turn: Completion) -> Response:
-    status, sampling = text_status(turn), turn.sampling
+    status, sampling = status_of(turn), turn.sampling
     created_s = turn.received_at.timestamp()
     return Response(
         id=RESPONSE + turn.inference_id,
@@ -45,6 +47,7 @@ def _response(turn: Completion) -> Response:
         completed_at=int(created_s + turn.latency_ms / 1000) if status == "completed" else None,
         status=status,
         incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
+        error=_FAILED if status == "failed" else None,
         model=turn.policy,
         output=output_of(turn, _takes_text(turn)),
         usage=_usage(turn),

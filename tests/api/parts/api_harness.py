@@ -30,7 +30,7 @@ from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Completion, Event, Outcome, Topic
 from core.ids import InferenceId
 from core.operations.fleet import LIVE, Assignment, Order
-from core.ports import LiveState, Policy, Position, Renderer
+from core.ports import Clock, LiveState, Policy, Position, Renderer
 from core.reward_spec import RewardSpec
 from core.settings import ApiSettings, ConnectionSettings, IngestSettings
 from core.store import SqlStore, open_sqlite
@@ -304,9 +304,11 @@ def serve(
     policy: Policy | None = None,
     port: int = 0,
     spec: RewardSpec = SPEC,
+    clock: Clock | None = None,
     **settings: Any,
 ) -> Iterator[Service]:
-    parts: dict[str, Any] = {"reader": reader, "site": site, "policy": policy, "port": port, "spec": spec}
+    parts: dict[str, Any] = {"reader": reader, "site": site, "policy": policy, "port": port}
+    parts |= {"spec": spec, "clock": clock}
     with serve_replicas(directory, 1, renderer, **parts, **settings) as (service,):
         yield service
 
@@ -322,6 +324,7 @@ def serve_replicas(
     policy: Policy | None = None,
     port: int = 0,
     spec: RewardSpec = SPEC,
+    clock: Clock | None = None,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Serve applications that share log and store and, unless each is given one, the live state.
@@ -345,7 +348,7 @@ def serve_replicas(
             policy=policy or scripted,
             renderer=renderer or ByteRenderer(),
             spec=spec,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             model_name=MODEL,
             cluster="local",
             readiness=lambda: states,

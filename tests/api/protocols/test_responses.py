@@ -1,6 +1,7 @@
 """The Responses API with the official client: items, tools, streams, and answers that go on from answers."""
 
 import json
+import threading
 from typing import Any
 
 import openai
@@ -144,6 +145,37 @@ def test_a_tool_is_called_and_its_result_continues_the_very_tokens(service: Serv
     assert two.trainable
 
 
+def called(call_id: str) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": "get_weather", "arguments": "{}"}
+
+
+def result_of(call_id: str) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": f"of {call_id}"}
+
+
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Another."}]}
+SPOKEN = {"role": "assistant", "content": "And another."}
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [THOUGHT, called("c1"), THOUGHT, called("c2"), result_of("c1"), result_of("c2")],
+        [SPOKEN, called("c1"), SPOKEN, called("c2"), result_of("c2"), result_of("c1")],
+        [called("c1"), THOUGHT, called("c2"), result_of("c1"), SPOKEN, called("c3"), result_of("c2"), result_of("c3")],
+        [called("c1"), {"role": "user", "content": "Wait."}, called("c1"), result_of("c1")],
+    ],
+    ids=["thoughts", "words", "a result that came late", "an interrupted call"],
+)
+def test_calls_wait_for_their_results_whatever_the_model_says_in_between(
+    service: Service, items: list[dict[str, Any]]
+) -> None:
+    answer = respond(service, {"input": [{"role": "user", "content": "The weather?"}, *items], "tools": [WEATHER]})
+    said = service.turn(answer["onward"]["inference_id"]).messages
+    results = [message["tool_call_id"] for message in said if message["role"] == "tool"]
+    assert results == [item["call_id"] for item in items if item.get("type") == "function_call_output"]
+
+
 def test_a_streamed_call_is_put_together_by_the_official_client(service: Service) -> None:
     service.policy.scripts.append(Script((*ids("let me see"), *call_ids("get_weather", PARIS), END)))
     with service.client().responses.stream(model=MODEL, input="weather?", tools=[WEATHER]) as stream:
@@ -162,6 +194,48 @@ def test_an_answer_goes_on_from_one_that_is_named(service: Service) -> None:
     assert (two.parent_id, second["previous_response_id"]) == (one.inference_id, first["id"])
     assert two.prompt_token_ids[: len(one.token_ids)] == one.prompt_token_ids[: len(one.token_ids)]
     assert [message["content"] for message in two.messages] == ["Be brief.", "a colour?", "blue", "another?"]
+
+
+def place_of(service: Service, answer: dict[str, Any]) -> tuple[str, str | None, tuple[int, ...]]:
+    turn = service.turn(answer["onward"]["inference_id"])
+    return turn.session_id, turn.parent_id, turn.prompt_token_ids
+
+
+def stands_behind(service: Service, answer: dict[str, Any], earlier: dict[str, Any]) -> bool:
+    """Return whether an answer stands behind the earlier one, in its session, and goes on from its very tokens."""
+    session, parent, prompt = place_of(service, answer)
+    turn = service.turn(earlier["onward"]["inference_id"])
+    history = turn.prompt_token_ids + turn.token_ids
+    return (session, parent, prompt[: len(history)]) == (turn.session_id, turn.inference_id, history)
+
+
+@pytest.mark.parametrize("session", [None, "s1"], ids=["two sessions", "one session"])
+def test_of_two_answers_of_the_same_words_it_goes_on_from_the_one_that_is_named(
+    service: Service, session: str | None
+) -> None:
+    """The tokens of the two differ: only the first was cut off after its words."""
+    service.policy.scripts += [Script(ids("hello"), finish="length"), says("hello"), says("well"), says("well")]
+    given = {} if session is None else {"session_id": session}
+    first, second = (respond(service, given) for _ in range(2))
+    place_of(service, second)
+    assert stands_behind(service, respond(service, {"input": "go on", "previous_response_id": first["id"]}), first)
+    assert stands_behind(service, respond(service, {"input": "go on", "previous_response_id": second["id"]}), second)
+
+
+def test_behind_a_named_answer_only_what_goes_on_from_it_is_looked_for(service: Service) -> None:
+    """Both answers were gone on from in the same words, and the request tells them again as items."""
+    service.policy.scripts += [says("hello"), says("hello"), says("well"), says("well"), says("x"), says("y")]
+    first, second = (respond(service, {"session_id": "s1"}) for _ in range(2))
+    place_of(service, second)
+    on_first, on_second = (
+        respond(service, {"input": "go on", "previous_response_id": each["id"]}) for each in (first, second)
+    )
+    place_of(service, on_first)
+    place_of(service, on_second)
+    told = [{"role": "user", "content": "go on"}, {"role": "assistant", "content": "well"}]
+    told.append({"role": "user", "content": "and?"})
+    assert stands_behind(service, respond(service, {"input": told, "previous_response_id": first["id"]}), first)
+    assert stands_behind(service, respond(service, {"input": told, "previous_response_id": second["id"]}), on_second)
 
 
 def test_instructions_do_not_outlive_their_request(service: Service) -> None:
@@ -249,6 +323,28 @@ def test_a_stream_that_fails_midway_ends_with_an_error(service: Service) -> None
     events = events_of(service, {})
     assert events[-1]["type"] == "error"
     assert events[-1]["error"]["code"] == "unavailable"
+
+
+@pytest.mark.parametrize("ended", ["cancelled", "failed", "incomplete"])
+def test_an_answer_that_was_broken_off_is_got_again_as_such(service: Service, ended: str) -> None:
+    body = {"model": MODEL, "input": "hi", "stream": True, "max_output_tokens": 4}
+    scripts = {
+        "cancelled": says("hello", gate=threading.Event()),
+        "failed": says("hello", fails_at=3),
+        "incomplete": says("hello"),
+    }
+    service.policy.scripts.append(scripts[ended])
+    with service.http.stream("POST", "/v1/responses", json=body) as answer:
+        response_id = f"resp_{answer.headers['x-onward-inference-id']}"
+        next(answer.iter_bytes()) if ended == "cancelled" else answer.read()
+    service.turn(response_id.removeprefix("resp_"))
+    got = service.get(f"/v1/responses/{response_id}").json()
+    RESOURCE.validate_python(got)
+    assert service.client().responses.retrieve(response_id).status == ended
+    assert (got["status"], got["completed_at"]) == (ended, None)
+    assert [item["status"] for item in got["output"]] == ["incomplete"]
+    assert (got["incomplete_details"] is not None) == (ended == "incomplete")
+    assert (got["error"] or {}).get("code") == ("server_error" if ended == "failed" else None)
 
 
 @pytest.mark.parametrize(

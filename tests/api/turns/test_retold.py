@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from api_harness import Service
+from api_harness import Service, wait_for
 from scripted_policy import says
 
+from api.access.limits import TURNS
 from api.turns.histories.retold import marks_in
 from api.turns.sessions import marks_shown
+from core.clock import ManualClock
 from core.events import Completion
 
 LONG = "It greets whoever calls it, and returns the number 1."
@@ -29,6 +32,11 @@ def system(text: str) -> dict[str, str]:
     return {"role": "system", "content": text}
 
 
+def counted(service: Service, turn: Completion) -> int:
+    """Return how many of its namespace's turns are logged and remembered: one that failed still is, once answered."""
+    return asyncio.run(service.live_state.counts(turn.namespace)).counts.get(TURNS, 0)
+
+
 def ask(service: Service, *messages: Any, **options: Any) -> Completion:
     answer = service.chat(*messages, **options)
     assert answer.status_code == 200, answer.text
@@ -44,6 +52,19 @@ def test_a_changed_system_prompt_continues_the_session_by_words_alone(service: S
         [system("1 file changed"), user("What does it do?"), assistant(f"{LONG}\n"), user("And?")], ()
     )
     assert second.prompt_token_ids == rendered
+
+
+def test_turns_are_counted_on_behind_a_summary(service: Service) -> None:
+    service.policy.scripts += [says("one"), says(LONG), says("two"), says("three")]
+    first = ask(service, user("a"))
+    second = ask(service, user("a"), assistant("one"), user("What does it do?"))
+    shortened = system("They spoke of a."), user("What does it do?"), assistant(LONG), user("And?")
+    third = ask(service, *shortened)
+    fourth = ask(service, *shortened, assistant("two"), user("Why?"))
+    assert [turn.parent_id for turn in (second, third, fourth)] == [
+        turn.inference_id for turn in (first, second, third)
+    ]
+    assert [turn.turn_index for turn in (first, second, third, fourth)] == [0, 1, 2, 3]
 
 
 def test_words_continue_no_session_of_another_user(service: Service) -> None:
@@ -95,6 +116,36 @@ def test_a_retry_shares_session_and_group_with_the_first_try(service: Service) -
     assert (again.session_id, again.group_id, again.parent_id) == (first.session_id, first.group_id, None)
     assert other.session_id != first.session_id
     assert other.group_id != first.group_id
+
+
+@pytest.mark.parametrize("finish", ["stop", "error"])
+def test_a_retry_joins_no_answer_that_ended_long_ago(make_service: Callable[..., Service], finish: str) -> None:
+    """Its own first try was refused, of which no turn is logged: a new conversation may open with the same words."""
+    clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+    service = make_service(clock=clock)
+    tries = 1 if finish == "stop" else 2  # the service asks the engine once more for itself
+    service.policy.scripts += [says("hello", fails_at=None if finish == "stop" else 3)] * tries
+    service.chat("a")
+    wait_for(lambda: len(service.all_turns()) == tries, "all tries in the store")
+    first = service.all_turns()[0]
+    assert first.finish_reason == finish
+    wait_for(lambda: counted(service, first) == tries, "all tries in live state, where the retry finds them")
+    clock.advance(590)
+    soon = ask(service, "a", headers={"x-stainless-retry-count": "1"})
+    assert (soon.session_id, soon.group_id) == (first.session_id, first.group_id)
+    clock.advance(610)
+    late = ask(service, "a", headers={"x-stainless-retry-count": "1"})
+    assert late.session_id != first.session_id
+    assert late.group_id != first.group_id
+
+
+def test_a_retry_joins_no_answer_that_was_gone_on_from(service: Service) -> None:
+    service.policy.scripts.append(says("one"))
+    first = ask(service, "a")
+    ask(service, user("a"), assistant("one"), user("b"))
+    again = ask(service, "a", headers={"x-stainless-retry-count": "1"})
+    assert again.session_id != first.session_id
+    assert again.group_id != first.group_id
 
 
 def test_a_retry_in_another_session_is_a_request_of_its_own(service: Service) -> None:
