@@ -12,12 +12,17 @@ from core.events import VersionSpan
 from core.ids import PolicyRef
 
 
-class OnwardInfo(msgspec.Struct, kw_only=True, gc=False):
+class OnwardName(msgspec.Struct, kw_only=True, gc=False):
+    """What a part of a stream says before the rest is known: which inference it is of."""
+
+    inference_id: str
+
+
+class OnwardInfo(OnwardName, kw_only=True, gc=False):
     """Our addition to an answer.
 
     `policy_version` is that of the first token, `policy_versions` the spans over all of them."""
 
-    inference_id: str
     session_id: str
     parent_id: str | None
     group_id: str

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from api.protocols.logprobs import TokenLogprob, visible_end
-from api.protocols.onward_info import OnwardInfo
+from api.protocols.onward_info import OnwardInfo, OnwardName
 from api.turns.turn import Turn
 from core.events import ToolCall
 from core.ports import Renderer
@@ -68,7 +68,7 @@ class ChunkChoice(msgspec.Struct, kw_only=True, gc=False):
     delta: MessageDelta
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
-    onward: OnwardInfo | UnsetType = UNSET
+    onward: OnwardName | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct, kw_only=True, gc=False):
@@ -93,7 +93,7 @@ class TextChoice(msgspec.Struct, kw_only=True, gc=False):
     text: str
     logprobs: TextLogprobs | None = None
     finish_reason: str | None
-    onward: OnwardInfo | UnsetType = UNSET
+    onward: OnwardName | UnsetType = UNSET
 
 
 class TextCompletion(msgspec.Struct, kw_only=True, gc=False):

@@ -100,7 +100,7 @@ class ChatExchange(ChoicesExchange):
         if delta.tool_calls:
             message.tool_calls = [{"index": call.index, **tool_call_dict(call)} for call in delta.tool_calls]
         logprobs = self._token_logprobs(turn, delta.token_start, delta.token_end)
-        return self._chunk([ChunkChoice(index=turn.choice, delta=message, logprobs=logprobs)])
+        return self._chunk([ChunkChoice(index=turn.choice, delta=message, logprobs=logprobs, onward=self.name(turn))])
 
     def final_event(self, turn: Turn) -> bytes:
         choice = ChunkChoice(

@@ -114,7 +114,9 @@ class CompletionExchange(ChoicesExchange):
         if not (delta.content or (self._logprobs and delta.token_end > delta.token_start)):
             return b""
         logprobs = text_logprobs(self.renderer, turn, delta.token_start, delta.token_end) if self._logprobs else None
-        choice = TextChoice(index=turn.choice, text=delta.content, logprobs=logprobs, finish_reason=None)
+        choice = TextChoice(
+            index=turn.choice, text=delta.content, logprobs=logprobs, finish_reason=None, onward=self.name(turn)
+        )
         return event(_encode(self._completion([choice])))
 
     def final_event(self, turn: Turn) -> bytes:

@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 from api.access.context import Context
 from api.http.errors import error_response
 from api.protocols.exchange import Exchange
-from api.protocols.onward_info import OnwardInfo, onward_info
+from api.protocols.onward_info import OnwardInfo, OnwardName, onward_info
 from api.protocols.streaming import DONE, event
 from api.requests.bodies import GenerationBody
 from api.turns.turn import Turn, TurnPlan
@@ -24,6 +24,10 @@ class ChoicesExchange(Exchange):
 
     def own_info(self, turn: Turn) -> OnwardInfo | UnsetType:
         return UNSET if len(self.turns) == 1 else onward_info(turn)
+
+    def name(self, turn: Turn) -> OnwardName | UnsetType:
+        """Return what each chunk says of one choice of several; of a single one the answer's id says it."""
+        return UNSET if len(self.turns) == 1 else OnwardName(inference_id=turn.inference_id)
 
     def last_events(self) -> bytes:
         tail = [self.final_event(turn) for turn in self.turns]

@@ -12,15 +12,19 @@ def inference_id_of(answer: Any) -> str:
     of the Messages API and the Responses API, those have an id that are about the whole answer, such as the first.
 
     Raises ValueError for what has no id, and for an answer of several choices: name one of its `choices`, since each is
-    an inference of its own."""
+    an inference of its own. A chunk of their stream is of one of them, but for the last, with the usage of all."""
     if isinstance(answer, str):
         return _without_prefix(answer)
     own = _field(_field(answer, "onward"), "inference_id")
     if isinstance(own, str):
         return own
     choices = _field(answer, "choices")
-    if isinstance(choices, list) and any(_field(choice, "onward") for choice in choices):
-        raise ValueError("an answer of several choices is no one inference: name one of its choices")
+    if isinstance(choices, list):
+        if len(choices) != 1:  # all of several, or the usage of all at the end of their stream
+            raise ValueError("an answer of several choices is no one inference: name one of its choices")
+        own = _field(_field(choices[0], "onward"), "inference_id")
+        if isinstance(own, str):  # a chunk of one of several
+            return own
     named = _field(_held(answer), "id")
     if not isinstance(named, str) or not named:
         raise ValueError(f"a {type(answer).__name__} without an inference id is no answer of the service")

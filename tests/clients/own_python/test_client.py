@@ -89,6 +89,25 @@ def test_each_of_several_choices_is_an_inference_of_its_own(service: Service) ->
     assert {outcome.inference_id for outcome in outcomes} == {inference_id_of(choice) for choice in answer.choices}
 
 
+def test_each_chunk_of_several_choices_is_of_one_of_them(service: Service) -> None:
+    """Their `id` is of all choices together, and feedback that names it is refused for good."""
+    usage: Any = {"stream_options": {"include_usage": True}}
+    client = service.client()
+    for several in (
+        client.completions.create(model=MODEL, prompt="x", n=2, stream=True, **usage),
+        client.chat.completions.create(model=MODEL, messages=HI, n=2, stream=True, **usage),  # type: ignore[call-overload]
+    ):
+        *chunks, last = several
+        named = {(chunk.choices[0].index, inference_id_of(chunk)) for chunk in chunks}
+        assert sorted(index for index, _ in named) == [0, 1]
+        assert all(service.turn(inference_id).inference_id == inference_id for _, inference_id in named)
+        with pytest.raises(ValueError, match="name one of its choices"):
+            inference_id_of(last)
+    *chunks, before, last = client.completions.create(model=MODEL, prompt="x", stream=True, **usage)
+    assert not any("onward" in (chunk.choices[0].model_extra or {}) for chunk in chunks), "its id says it"
+    assert len({inference_id_of(chunk) for chunk in (*chunks, before, last)}) == 1
+
+
 def test_feedback_is_amended_and_withdrawn_in_order(service: Service) -> None:
     with Onward(service.url) as onward:
         session = onward.session()
