@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby, islice, zip_longest
 
-from sqlalchemy import select
+from sqlalchemy import and_, select, tuple_
 
 from core import codec
 from core.clock import to_micros
@@ -251,9 +251,16 @@ class OutcomesReader(Repository):
         return None if record is None else _decode_outcome(record)
 
     def of_turns(self, inference_ids: Sequence[InferenceId]) -> list[Outcome]:
-        table = tables.outcomes
+        """Return what was said of turns in their own namespace.
+
+        Another namespace may have named a turn while nobody could tell it that it has no such turn."""
+        table, turns = tables.outcomes, tables.turns
+        of_its_own = and_(turns.c.inference_id == table.c.inference_id, turns.c.namespace == table.c.namespace)
         rows = self._connection.execute(
-            select(table.c.record).where(table.c.inference_id.in_(list(inference_ids))).order_by(table.c.received_at)
+            select(table.c.record)
+            .join(turns, of_its_own)
+            .where(table.c.inference_id.in_(list(inference_ids)))
+            .order_by(table.c.received_at)
         )
         return [_decode_outcome(row.record) for row in rows]
 
@@ -269,14 +276,17 @@ class OutcomesReader(Repository):
     def of_judged_turns(self, name: str) -> Iterator[list[Outcome]]:
         """Iterate over the turns that have an outcome of that name, and yield all outcomes of each."""
         table = tables.outcomes
-        judged = select(table.c.inference_id).where(table.c.name == name, table.c.inference_id.is_not(None))
+        of = tuple_(table.c.namespace, table.c.inference_id)
+        judged = select(table.c.namespace, table.c.inference_id).where(
+            table.c.name == name, table.c.inference_id.is_not(None)
+        )
         query = (
-            select(table.c.inference_id, table.c.record)
-            .where(table.c.inference_id.in_(judged))
-            .order_by(table.c.inference_id)
+            select(table.c.namespace, table.c.inference_id, table.c.record)
+            .where(of.in_(judged))
+            .order_by(table.c.namespace, table.c.inference_id)
             .execution_options(yield_per=1000)
         )
-        for _, rows in groupby(self._connection.execute(query), key=lambda row: row.inference_id):
+        for _, rows in groupby(self._connection.execute(query), key=lambda row: row[:2]):
             yield [_decode_outcome(row.record) for row in rows]
 
 

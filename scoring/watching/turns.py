@@ -52,9 +52,12 @@ class Turns:
         return turn is not None
 
     def about(self, outcome: Outcome) -> list[InferenceId]:
-        """Return the turns that an outcome is about: its own, or those of its session that came before it."""
+        """Return the turns that an outcome is about: its own, or those of its session that came before it.
+
+        They are of its namespace: what another one says of a turn is not heard."""
         if outcome.inference_id is not None:
-            return [outcome.inference_id] if outcome.inference_id in self._turns else []
+            named = self._turns.get(outcome.inference_id)
+            return [named.inference_id] if named is not None and named.namespace == outcome.namespace else []
         if outcome.session_id is None:
             return []
         until_s = outcome.received_at.timestamp()

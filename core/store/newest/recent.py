@@ -63,7 +63,7 @@ _GLANCE = [_turns.c[name] for name in Glance.__struct_fields__]
 _heard = select(_outcomes.c.inference_id, _outcomes.c.session_id, _outcomes.c.record).where(
     _outcomes.c.withdrawn.is_(False)
 )
-_OF_TURNS = _heard.where(Among(_outcomes.c.inference_id))
+_OF_TURNS = _heard.where(Among(_outcomes.c.inference_id), _outcomes.c.namespace == bindparam("namespace"))
 _OF_SESSIONS = _heard.where(
     Among(_outcomes.c.session_id),
     _outcomes.c.inference_id.is_(None),
@@ -118,7 +118,7 @@ class Recent(Repository):
         """Return which of the turns, and which of the sessions as such, somebody gave feedback on.
 
         What stages of ours conclude is no feedback."""
-        of_turns = self._connection.execute(_OF_TURNS, {"values": sorted(turns)})
+        of_turns = self._connection.execute(_OF_TURNS, {"values": sorted(turns), "namespace": namespace})
         told = {InferenceId(row.inference_id) for row in of_turns if _is_somebodys(row.record)}
         of_sessions = self._connection.execute(_OF_SESSIONS, {"values": sorted(sessions), "namespace": namespace})
         return told, {SessionId(row.session_id) for row in of_sessions if _is_somebodys(row.record)}

@@ -158,8 +158,10 @@ def test_outcomes_are_found_by_what_they_speak_of(
     first = outcome(turn)
     amended = outcome(turn, value=False, supersedes=first.outcome_id, received_at=NOW + timedelta(seconds=1))
     of_session = outcome(turn, inference_id=None, session_id=turn.session_id)
+    of_others = outcome(turn, namespace=OTHER)
     with store.work() as work:
-        assert work.outcomes.put([first, amended, of_session, first]) == 3
+        work.turns.put([turn])
+        assert work.outcomes.put([first, amended, of_session, first, of_others]) == 4
     with store.look() as view:
         assert view.outcomes.of_turns([turn.inference_id]) == [first, amended]
         assert view.outcomes.of_session(DEFAULT, turn.session_id) == [of_session]
@@ -167,6 +169,19 @@ def test_outcomes_are_found_by_what_they_speak_of(
         assert view.outcomes.get(OTHER, first.outcome_id) is None
         assert view.outcomes.successor(DEFAULT, first.outcome_id) == amended
         assert view.outcomes.successor(DEFAULT, amended.outcome_id) is None
+
+
+def test_what_another_namespace_says_of_a_turn_is_not_heard(
+    store: Store, completion: Callable[..., Completion], outcome: Callable[..., Outcome]
+) -> None:
+    turn, ours = completion(), completion()
+    judged, theirs = outcome(ours, name="judgement"), outcome(ours, namespace=OTHER)
+    with store.work() as work:
+        work.turns.put([turn, ours])
+        work.outcomes.put([outcome(turn, namespace=OTHER), judged, theirs])
+    with store.look() as view:
+        assert view.recent.heard(DEFAULT, [turn.inference_id, ours.inference_id], []) == ({ours.inference_id}, set())
+        assert list(view.outcomes.of_judged_turns("judgement")) == [[judged]]
 
 
 def test_an_outcomes_digest_is_of_what_was_said(

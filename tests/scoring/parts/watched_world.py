@@ -94,7 +94,8 @@ class Users:
         return turn
 
     def _say(self, turn: Completion, name: str, value: bool, source: OutcomeSource = "user") -> None:
-        self.said.append(self.events.outcome(turn, name, value, self.seconds, source=source))
+        about = {"source": source, "namespace": turn.namespace}
+        self.said.append(self.events.outcome(turn, name, value, self.seconds, **about))
 
     def _reward(self, turn: Completion, value: float, by_default: bool = False) -> None:
         said = () if by_default else (OutcomeId("said"),)

@@ -53,6 +53,55 @@ def test_a_clean_service_has_no_alarm(users: Users, watching: Watching) -> None:
     assert watching.told() == []
 
 
+def test_what_one_organisation_says_of_anothers_turns_raises_no_alarm(users: Users, watching: Watching) -> None:
+    """The API takes such feedback while nobody can tell whose the turns are."""
+    watching.start()
+    users.work(130, namespace=Namespace("bolt"))
+    users.wait(20)
+    turns = users.work(130, namespace=Namespace("bolt"))
+    for turn in turns:
+        users.said.append(users.events.outcome(turn, "tests_passed", False, users.seconds, namespace=Namespace("acme")))
+    users.wait(20)
+    assert watching.look() == []
+
+
+def test_one_organisations_liars_raise_and_close_no_alarm_of_another(
+    world: Any, users: Users, watching: Watching
+) -> None:
+    """Both ask for the same workload, under the same names of users."""
+    watching.start()
+    names = Namespace("acme"), Namespace("bolt")
+    both = [users, Users(world, users.lab)]
+    both[1].events = users.events  # one counter of ids
+
+    def work(count: int, *exploits: dict[str, float]) -> None:
+        for each, name, exploit in zip(both, names, exploits, strict=True):
+            each.seconds = max(one.seconds for one in both)
+            each.work(count, namespace=name, **exploit)
+        both[0].seconds = both[1].seconds
+        users.wait(20)
+
+    def open_of(name: Namespace) -> set[str]:
+        return {
+            each.opening.monitor for each in watching.stored() if each.opening.namespace == name and not each.closed_at
+        }
+
+    work(130, {}, {})
+    assert watching.look() == []
+    work(130, {"lies": 0.6}, {})
+    watching.look()
+    assert open_of(names[0]) >= {"reported_against_verified"}
+    assert open_of(names[1]) == set()
+    work(130, {}, {"breaks": 0.6})
+    watching.look()
+    assert open_of(names[1]) >= {"invalid_calls"}
+    for _ in range(4):
+        work(130, {"lies": 0.6}, {"breaks": 0.6})
+        watching.look()
+    assert open_of(names[1]) >= {"invalid_calls"}, "another's many clean calls close nothing"
+    assert "reported_against_verified" not in open_of(names[1])
+
+
 @pytest.mark.parametrize(
     ("exploit", "monitor"),
     [
