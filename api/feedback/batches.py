@@ -12,7 +12,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import ERRORS, admit
 from api.access.plain import body_of, identity_of, json_body, json_response
-from api.feedback.body import FeedbackBody, feedback_decoder
+from api.feedback.body import FeedbackBody, feedback_decoder, subject_of
 from api.feedback.recording import record_feedback
 from api.feedback.side_by_side import side_by_side
 from api.http.decoding import decode_body
@@ -57,7 +57,7 @@ def batch_router(context: Context) -> APIRouter:
 
 async def _record_all(context: Context, identity: Identity, reports: list[msgspec.Raw]) -> list[Answer]:
     bodies = [_decoded(raw, place) for place, raw in enumerate(reports)]
-    subjects = [None if isinstance(body, RequestError) else (body.inference_id, body.session_id) for body in bodies]
+    subjects = [None if isinstance(body, RequestError) else subject_of(body) for body in bodies]
     return await side_by_side(subjects, lambda place: _answer(context, identity, bodies[place]))
 
 

@@ -1,5 +1,6 @@
 """Feedback in batches: each report is answered as it would be alone."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,9 @@ import pytest
 from api_harness import Service, wait_for
 from byte_renderer import END, call_ids
 from scripted_policy import Script
+
+from core.events import Event, Topic
+from core.ports import Position
 
 UNKNOWN = "0192f0c1-2345-7890-abcd-0123456789ab"
 
@@ -67,6 +71,26 @@ def test_one_may_supersede_another_of_the_same_batch(service: Service) -> None:
     )
     assert [each["status"] for each in answers] == [200, 200]
     assert wait_for(lambda: service.get("/v1/feedback/old").json().get("successor") == "new")
+
+
+@pytest.mark.parametrize("named", ["chatcmpl-{}".format, str.upper])
+def test_a_turn_has_one_order_however_it_is_named(
+    service: Service, named: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inference_id = answer_of(service)
+    append = service.log.append
+
+    async def take_time(topic: Topic, event: Event) -> Position:
+        await asyncio.sleep(0.3)
+        return await append(topic, event)
+
+    monkeypatch.setattr(service.log, "append", take_time)
+    answers = send(
+        service,
+        said(named(inference_id), feedback_id="old"),
+        said(inference_id, feedback_id="new", value=False, supersedes="old"),
+    )
+    assert [each["status"] for each in answers] == [200, 200]
 
 
 def test_parts_of_an_answer(service: Service) -> None:
