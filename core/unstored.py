@@ -12,15 +12,18 @@ NOT_STORED: Final = "not_stored"
 """The reason for which it never trains."""
 KEPT: Final = frozenset(
     {
-        "inference_id", "session_id", "turn_index", "parent_id", "group_id", "namespace", "user_id", "workload",
-        "purpose", "client", "protocol", "ignored", "harness_version", "environment_image", "received_at", "policy",
-        "policy_versions", "replica", "experiment_id", "arm", "arm_assigned", "propensity", "tokenizer_digest",
-        "renderer", "finish_reason", "broken_calls", "delivered_tokens", "ttft_ms", "latency_ms", "environment",
-        "learn", "session_done",
+        "inference_id", "session_id", "turn_index", "parent_id", "group_id", "namespace", "user_id", "key_id",
+        "workload", "purpose", "client", "protocol", "ignored", "harness_version", "environment_image", "received_at",
+        "policy", "policy_versions", "replica", "experiment_id", "arm", "arm_assigned", "propensity",
+        "tokenizer_digest", "renderer", "finish_reason", "broken_calls", "delivered_tokens", "ttft_ms", "latency_ms",
+        "environment", "learn", "session_done",
     }
 )  # fmt: skip
 """Fields that rest as they are. All others are emptied, or made anew in `without_words`: what an event learns to say
 does not rest until it is named here."""
+
+_REPORTS_SHOWN: Final = ("reports", "shown")
+"""The one tag that rests: that its client reports what it shows, without which nobody could tell what was ignored."""
 
 
 def without_words(turn: Completion) -> Completion:
@@ -38,6 +41,7 @@ def without_words(turn: Completion) -> Completion:
         token_ids=(),
         logprobs=(),
         tool_calls=tuple(ToolCall(id=call.id, name="", arguments="", index=call.index) for call in turn.tool_calls),
+        tags=dict(tag for tag in turn.tags.items() if tag == _REPORTS_SHOWN),
         trainable=False,
         untrainable_reasons=tuple(dict.fromkeys((*turn.untrainable_reasons, NOT_STORED))),
         unstored=Counts(

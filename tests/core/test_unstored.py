@@ -1,13 +1,14 @@
 """A turn that is not stored keeps only fields that are listed by name."""
 
 import msgspec
+import pytest
 
 from bench.log.traffic import one_turn
 from core.events import Completion, Grammar, GrammarMasks, LogprobSpace
-from core.ids import new_session_id
+from core.ids import UserHash, new_session_id
 from core.unstored import KEPT, without_words
 
-MADE_ANEW = {"logprob_space", "sampling", "trainable", "untrainable_reasons", "unstored"}
+MADE_ANEW = {"logprob_space", "sampling", "tags", "trainable", "untrainable_reasons", "unstored"}
 EMPTY = {
     "messages": (),
     "prompt_token_ids": (),
@@ -15,12 +16,11 @@ EMPTY = {
     "logprobs": (),
     "tool_calls": (),
     "attachments": {},
-    "tags": {},
 }
 
 
 def test_a_field_is_kept_by_name_or_empty() -> None:
-    said = {"tags": {"a": "b"}, "text": "words", "attachments": {"a": "b"}, "transcript_digest": "d" * 32}
+    said = {"text": "words", "attachments": {"a": "b"}, "transcript_digest": "d" * 32}
     turn = msgspec.structs.replace(one_turn(new_session_id()), **said)
     rests = without_words(turn)
     for field in msgspec.structs.fields(Completion):
@@ -28,6 +28,12 @@ def test_a_field_is_kept_by_name_or_empty() -> None:
             assert getattr(rests, field.name) == getattr(turn, field.name)
         elif field.name not in MADE_ANEW:
             assert getattr(rests, field.name) == EMPTY.get(field.name, field.default), field.name
+
+
+@pytest.mark.parametrize(("value", "rests"), [("shown", {"reports": "shown"}), ("words", {})])
+def test_of_the_tags_rests_what_a_client_always_reports(value: str, rests: dict[str, str]) -> None:
+    turn = msgspec.structs.replace(one_turn(new_session_id()), tags={"a": "b", "reports": value})
+    assert without_words(turn).tags == rests
 
 
 def test_of_the_sampling_numbers_rest() -> None:
@@ -53,3 +59,9 @@ def test_it_says_so_once_and_never_trains() -> None:
     assert (turn.trainable, turn.untrainable_reasons) == (False, ("not_stored",))
     again = msgspec.structs.replace(turn, untrainable_reasons=("top_p", "not_stored"))
     assert without_words(again).untrainable_reasons == ("top_p", "not_stored")
+
+
+def test_its_key_rests() -> None:
+    turn = msgspec.structs.replace(one_turn(new_session_id()), user_id=UserHash("of-ada"), key_id="editor")
+    rests = without_words(turn)
+    assert (rests.user_id, rests.key_id) == ("of-ada", "editor")

@@ -116,15 +116,19 @@ async def _outcome(
         return "rejected", True
     if kind != "line":
         return "accepted", True
-    return _SHARE, await _share_of_the_first_line(context, identity, event.completion_id)
+    return await _first_line_taken(context, identity, event.completion_id)
 
 
-async def _share_of_the_first_line(context: Context, identity: Identity, completion_id: str) -> float:
-    """Return which share of the suggestion its first line is, in characters. Raises NotFound, StoreUnavailable."""
+async def _first_line_taken(context: Context, identity: Identity, completion_id: str) -> tuple[str, bool | float]:
+    """Return which share of the suggestion its first line is, in characters; where it is not stored, that it was taken.
+
+    Raises NotFound, StoreUnavailable."""
     own = inference_in(completion_id).lower()
     named = NamedTurn(context.services, identity.namespace, InferenceId(own) if is_uuid(own) else None)
     turn = await named.load()
     if turn is None:
         raise NotFound(f"no completion {completion_id}", param="completion_id", code="unknown_inference")
+    if turn.unstored is not None:
+        return "accepted", True
     first, _, _ = turn.text.lstrip("\n").partition("\n")
-    return len(first) / len(turn.text.lstrip("\n")) if first else 0.0
+    return _SHARE, len(first) / len(turn.text.lstrip("\n")) if first else 0.0

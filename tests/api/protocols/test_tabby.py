@@ -163,6 +163,23 @@ def test_the_first_line_alone_is_a_part(service: Service) -> None:
     assert reward.components == {"partially_accepted": 0.25}
 
 
+def test_what_nobody_saw_is_not_ignored_though_its_words_are_not_stored(service: Service) -> None:
+    service.http.headers["x-onward-store"] = "false"
+    unseen, viewed = suggest(service), suggest(service)
+    assert rewards(service, unseen, 0, after_s=3600) == []
+    assert happened(service, "view", viewed) == 200
+    (reward,) = rewards(service, viewed, 1, after_s=3600)
+    assert reward.components == {"ignored": -0.05}
+
+
+def test_the_first_line_of_what_is_not_stored_is_taken_without_its_share(service: Service) -> None:
+    service.http.headers["x-onward-store"] = "false"
+    completion_id = suggest(service, "ab\ncdefg")
+    assert happened(service, "select", completion_id, select_kind="line") == 200
+    (reward,) = rewards(service, completion_id, 1, after_s=60)
+    assert reward.components == {"accepted": 1.0}
+
+
 def test_how_long_it_was_shown_is_kept(service: Service) -> None:
     completion_id = suggest(service)
     assert happened(service, "dismiss", completion_id, elapsed=1200) == 200

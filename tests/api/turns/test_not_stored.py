@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import redis
 from api_harness import MODEL, WAIT_S, Service, serve_replicas, wait_for
 from at_rest import forms_of, where_at_rest
 from byte_renderer import END, call_ids, ids
+from exports import Program
 from own_redis import own_redis
 from scripted_policy import Script, says
 
@@ -215,3 +217,25 @@ def _value(client: redis.Redis, key: bytes) -> bytes:
             return b"".join(name + value for name, value in client.hgetall(key).items())  # type: ignore[union-attr]
         case other:
             pytest.fail(f"{key!r} is a {other!r}: to be looked into, too")
+
+
+def test_a_key_that_sees_only_its_own_sees_it_and_what_it_exports_is_joined(
+    make_service: Callable[..., Service],
+) -> None:
+    keys = [{"key": f"key-of-{who}", "namespace": "ours", "scopes": ("chat", "feedback")} for who in ("ada", "ben")]
+    service = make_service(keys=keys)
+    ada, ben = ({"authorization": f"Bearer {key['key']}"} for key in keys)
+    answer = chat(service, store=False, headers=ada)
+    turn = service.turn(answer.headers["x-request-id"])
+    seen = service.get(f"/v1/turns/{turn.inference_id}", **ada)
+    assert (seen.status_code, seen.json()["stored"]) == (200, False)
+    assert service.get(f"/v1/turns/{turn.inference_id}", **ben).status_code == 404
+    for who, theirs in ((ben, "of-ben"), (ada, "of-ada")):
+        editor = Program(service, "copilot-chat", {"service.name": "copilot-chat"}, headers=who)
+        names = {"gen_ai.response.id": theirs, "copilot_chat.server_request_id": turn.inference_id}
+        editor.span("chat scripted", {"gen_ai.operation.name": "chat", **names})
+        editor.send_spans()
+        editor.log(event__name="copilot_chat.edit.feedback", outcome="accepted", request_id=theirs)
+        editor.send_logs()
+    (outcome,) = wait_for(service.outcomes)
+    assert (outcome.name, outcome.inference_id, outcome.key_id) == ("accepted", turn.inference_id, turn.key_id)
