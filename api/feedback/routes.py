@@ -27,12 +27,12 @@ def feedback_router(context: Context) -> APIRouter:
         the same moment."""
         return await _limited(context, request, lambda identity: _post(context, identity, request))
 
-    @router.get("/v1/feedback/{feedback_id}")
+    @router.get("/v1/feedback/{feedback_id:path}")
     async def get_feedback(request: Request, feedback_id: str) -> Response:
         """Return the feedback's content, whether it still counts, and what superseded it."""
         return await _limited(context, request, lambda identity: _get(context, identity, OutcomeId(feedback_id)))
 
-    @router.delete("/v1/feedback/{feedback_id}")
+    @router.delete("/v1/feedback/{feedback_id:path}")
     async def delete_feedback(request: Request, feedback_id: str) -> Response:
         """Withdraw feedback. Doing so again gets the same answer."""
         return await _limited(context, request, lambda identity: _withdraw(context, identity, OutcomeId(feedback_id)))

@@ -1,4 +1,8 @@
-"""The routes of `/v1/sessions`: the tree of a session's turns with what became of them, and its end."""
+"""The routes of `/v1/sessions`: the tree of a session's turns with what became of them, and its end.
+
+An id may hold slashes, and a quoted one (`%2F`) arrives as a slash. A path that ends in `/end` is the route of that
+name wherever the method has one: `POST .../a/end` ends the session `a`, as `POST .../a/end/end` ends the session
+`a/end`."""
 
 from typing import Any
 
@@ -27,7 +31,19 @@ def session_router(context: Context) -> APIRouter:
     router = APIRouter(tags=["sessions"])
     services = context.services
 
-    @router.get("/v1/sessions/{session_id}")
+    @router.post("/v1/sessions/{session_id:path}/end")
+    async def end_session(request: Request, session_id: str) -> Response:
+        """End the session: no more turns will come, so waits for outcomes of the whole session can end."""
+        identity = identity_of(request)
+        namespace, known_id = identity.namespace, SessionId(session_id)
+        if not is_id(session_id) or not await has_session(services, namespace, known_id):
+            raise _unknown(session_id)
+        await check_session_is_own(services, identity, known_id)
+        ended = SessionEnded(session_id=known_id, namespace=namespace, received_at=services.clock.now())
+        await context.background.insist(services.log.append(Topic.TURNS, ended))
+        return json_response({"session_id": session_id, "status": "ended"})
+
+    @router.get("/v1/sessions/{session_id:path}")
     async def get_session(request: Request, session_id: str) -> Response:
         """Return the session's turns (each names its parent), their outcomes and rewards.
 
@@ -40,18 +56,6 @@ def session_router(context: Context) -> APIRouter:
         if found is None:
             raise _unknown(session_id)
         return json_response(found)
-
-    @router.post("/v1/sessions/{session_id}/end")
-    async def end_session(request: Request, session_id: str) -> Response:
-        """End the session: no more turns will come, so waits for outcomes of the whole session can end."""
-        identity = identity_of(request)
-        namespace, known_id = identity.namespace, SessionId(session_id)
-        if not is_id(session_id) or not await has_session(services, namespace, known_id):
-            raise _unknown(session_id)
-        await check_session_is_own(services, identity, known_id)
-        ended = SessionEnded(session_id=known_id, namespace=namespace, received_at=services.clock.now())
-        await context.background.insist(services.log.append(Topic.TURNS, ended))
-        return json_response({"session_id": session_id, "status": "ended"})
 
     return router
 

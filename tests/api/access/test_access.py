@@ -168,6 +168,8 @@ def path_of(path: str, turn: Made) -> str:
         "response_id": f"resp_{turn.inference_id}",
         "version": "7",
         "name:path": "main.js",
+        "session_id:path": turn.session_id,
+        "feedback_id:path": turn.feedback_id,
         "model:path": MODEL,
         "path:path": "",
     }
@@ -193,7 +195,7 @@ def body_of(path: str, turn: Made) -> dict[str, Any] | None:
         "/tabby/v1/events": {"type": "select", "completion_id": f"cmpl-{turn.inference_id}", "choice_index": 0},
         "/v1/logs": {"resourceLogs": []},
         "/v1/traces": {"resourceSpans": []},
-        "/v1/sessions/{session_id}/end": {},
+        "/v1/sessions/{session_id:path}/end": {},
         "/v1/alarms/{alarm_id}/ack": {},
     }[path]
 
