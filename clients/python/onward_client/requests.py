@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal
+from urllib.parse import quote
 
 from onward_client.answers import inference_id_of
 
+_WITHDRAWAL = "withdrawal:"
 Source = Literal["client", "user", "environment", "judge"]
 
 
@@ -20,6 +22,13 @@ class Queued:
     method: str
     path: str
     body: str
+
+    def ids(self) -> set[str]:
+        """Return its own id, and that of the feedback that it withdraws or supersedes, which is to be told first."""
+        if self.method == "DELETE":
+            return {self.request_id, self.request_id.removeprefix(_WITHDRAWAL)}
+        superseded = json.loads(self.body).get("supersedes")
+        return {self.request_id} if superseded is None else {self.request_id, superseded}
 
 
 def feedback_request(
@@ -71,4 +80,4 @@ def feedback_request(
 
 
 def withdrawal_request(feedback_id: str) -> Queued:
-    return Queued(f"withdrawal:{feedback_id}", "DELETE", f"/v1/feedback/{feedback_id}", "")
+    return Queued(f"{_WITHDRAWAL}{feedback_id}", "DELETE", f"/v1/feedback/{quote(feedback_id, safe='')}", "")

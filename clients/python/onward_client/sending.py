@@ -24,13 +24,20 @@ class Sending:
     def round(self) -> Generator[Queued, Verdict, float | None]:
         """Yield each queued request in turn and be sent what became of it.
 
+        One that waits keeps back those that withdraw or supersede it: if they came first they would be refused for
+        good, as being about unknown feedback, and what was withdrawn would count.
+
         Return how many seconds to wait before the next round, or None when nothing is left."""
         place, problem, asked_s = 0, None, None
+        waiting: set[str] = set()
         while problem is None or not problem.of_all:
             found = self.queue.after(place)
             if found is None:
                 break
             place, request = found
+            if waiting and not waiting.isdisjoint(ids := request.ids()):
+                waiting |= ids
+                continue
             verdict = yield request
             match verdict:
                 case Acknowledged():
@@ -39,6 +46,7 @@ class Sending:
                     self._refuse(Refusal(request, verdict.status, verdict.why))
                 case Later():
                     problem, asked_s = verdict, verdict.wait_s
+                    waiting |= request.ids()
         return self._settle(problem, asked_s)
 
     def _refuse(self, refusal: Refusal) -> None:

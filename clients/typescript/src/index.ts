@@ -5,7 +5,7 @@ import { randomUUID } from "node:crypto";
 import { eventsOf, infoOf, requireSuccess, type Answer, type StreamedAnswer } from "./answers";
 import { verdictOn, type Verdict } from "./delivery";
 import { Unreachable } from "./errors";
-import { Queue, type Queued } from "./queue";
+import { Queue, withdrawalOf, type Queued } from "./queue";
 import { Sender, type OnRefused } from "./sender";
 import { Session, type SessionOptions } from "./session";
 import { MemoryStorage, type Storage } from "./storage";
@@ -137,8 +137,7 @@ export class Onward {
 
   /** Queue the withdrawal of feedback. Throws as `feedback`. */
   async withdraw(feedbackId: string): Promise<void> {
-    const path = `/v1/feedback/${feedbackId}`;
-    await this.put({ requestId: `withdrawal-${feedbackId}`, method: "DELETE", path, body: "" });
+    await this.put(withdrawalOf(feedbackId));
   }
 
   /** Wait until everything is sent, and return how many requests are left after `timeoutMs`. */

@@ -11,7 +11,20 @@ export interface Queued {
   body: string;
 }
 
+const WITHDRAWAL = "withdrawal-";
 const MOMENT_DIGITS = 9;
+
+export function withdrawalOf(feedbackId: string): Queued {
+  const path = `/v1/feedback/${encodeURIComponent(feedbackId)}`;
+  return { requestId: WITHDRAWAL + feedbackId, method: "DELETE", path, body: "" };
+}
+
+/** Return a request's own id, and that of the feedback that it withdraws or supersedes, which is to be told first. */
+export function idsOf(request: Queued): string[] {
+  if (request.method === "DELETE") return [request.requestId, request.requestId.slice(WITHDRAWAL.length)];
+  const { supersedes } = JSON.parse(request.body) as { supersedes?: string };
+  return supersedes === undefined ? [request.requestId] : [request.requestId, supersedes];
+}
 
 export class Queue {
   private latest = 0;

@@ -2,7 +2,7 @@
 
 import { waitMs, type Verdict } from "./delivery";
 import { RequestRefused } from "./errors";
-import type { Queue, Queued } from "./queue";
+import { idsOf, type Queue, type Queued } from "./queue";
 
 export type OnRefused = (request: Queued, error: RequestRefused) => void;
 type Later = Extract<Verdict, { kind: "later" }>;
@@ -71,17 +71,29 @@ export class Sender {
     this.rounds = undefined; // at once, so that nobody asks in vain in between
   }
 
-  /** Send each queued request once, in order; return why some are left. */
+  /**
+   * Send each queued request once, in order; return why some are left.
+   *
+   * One that waits keeps back those that withdraw or supersede it: if they came first they would be refused for good,
+   * as being about unknown feedback, and what was withdrawn would count.
+   */
   private async round(): Promise<Later | undefined> {
     let later: Later | undefined;
+    const waiting = new Set<string>();
     try {
       for (const key of await this.queue.keys()) {
         if (later?.ofAll || this.isClosed) break;
         const request = await this.queue.get(key);
         if (request === undefined) continue;
-        const verdict = await this.send(request);
-        if (verdict.kind === "later") later = verdict;
-        else await this.settle(key, request, verdict);
+        const ids = idsOf(request);
+        const isKeptBack = ids.some((id) => waiting.has(id));
+        const verdict = isKeptBack ? undefined : await this.send(request);
+        if (verdict !== undefined && verdict.kind !== "later") {
+          await this.settle(key, request, verdict);
+        } else {
+          later = verdict ?? later;
+          for (const id of ids) waiting.add(id);
+        }
       }
     } catch (error) {
       this.onError(error); // of the storage, or of the user's `onRefused`

@@ -5,7 +5,10 @@ import { createInterface } from "node:readline";
 import { after, before, test } from "node:test";
 
 import { eventsOf } from "../src/answers";
-import { DirectoryStorage, MemoryStorage, Onward, QueueFull, RequestRefused, Unreachable } from "../src/index";
+import type { Verdict } from "../src/delivery";
+import { DirectoryStorage, MemoryStorage, Onward, QueueFull, RequestRefused, Unreachable, type Queued } from "../src/index";
+import { Queue, withdrawalOf } from "../src/queue";
+import { Sender } from "../src/sender";
 import { Service, until } from "./service";
 
 const NOBODY = "http://127.0.0.1:9";
@@ -106,6 +109,31 @@ test("what the service refuses is told and holds up nothing", async () => {
   assert.equal(await onward.close(), 0);
   assert.deepEqual(refused, [`${wrong} 400 metric_name`]);
   assert.equal(await service.statusOf(right), "recorded");
+});
+
+test("nothing overtakes what it withdraws or supersedes", async () => {
+  const queue = new Queue(new MemoryStorage(), 10);
+  const told = (requestId: string, supersedes?: string): Queued => {
+    return { requestId, method: "POST", path: "/v1/feedback", body: JSON.stringify({ supersedes }) };
+  };
+  const ofOther = [told("other"), withdrawalOf("other")];
+  const ofFirst = [told("first"), told("amended", "first"), withdrawalOf("first"), withdrawalOf("amended")];
+  for (const request of [...ofFirst, ...ofOther]) await queue.put(request);
+  const sent: string[] = [];
+  let fails = true;
+  const send = async ({ requestId }: Queued): Promise<Verdict> => {
+    sent.push(requestId);
+    if (requestId !== "first" || !fails) return { kind: "acknowledged" };
+    return { kind: "later", why: "500: the store is away", ofAll: false, waitMs: 0 };
+  };
+  const unwanted = () => assert.fail("nothing is refused, and nothing fails");
+  const sender = new Sender(queue, send, unwanted, unwanted);
+  sender.wake();
+  await until(() => sender.problem, "a failed try");
+  assert.deepEqual(sent.splice(0), ["first", "other", "withdrawal-other"]);
+  fails = false;
+  assert.equal(await sender.close(120_000), 0);
+  assert.deepEqual(sent, ofFirst.map((request) => request.requestId));
 });
 
 test("a full queue refuses and drops nothing", async () => {

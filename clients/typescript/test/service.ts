@@ -55,7 +55,7 @@ export class Service {
 }
 
 export async function until(condition: () => unknown | Promise<unknown>, what: string): Promise<void> {
-  const deadline = Date.now() + 20_000;
+  const deadline = Date.now() + 120_000;
   while (!(await condition())) {
     if (Date.now() > deadline) throw new Error(`${what} did not come true`);
     await pause(10);

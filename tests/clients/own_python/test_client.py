@@ -205,6 +205,16 @@ def test_bad_calls_are_refused_before_they_are_queued() -> None:
         assert onward.queued == 0
 
 
+def test_a_session_and_feedback_may_have_slashes_in_their_ids(service: Service) -> None:
+    with Onward(service.url) as onward:
+        session = onward.session(session_id="team/window:1")
+        answer = session.openai().completions.create(model=MODEL, prompt="x")
+        said = {"inference_id": inference_id_of(answer), "metric_name": "accepted", "value": True}
+        assert service.post("/v1/feedback", {**said, "feedback_id": "plugin/7"}).status_code == 200
+        onward.withdraw("plugin/7")
+        assert (onward.flush(WAIT_S), onward.refused()) == (0, [])
+
+
 def test_the_same_with_an_event_loop(service: Service, tmp_path: Path) -> None:
     async def work() -> tuple[str, str, int]:
         async with AsyncOnward(service.url, queue=tmp_path / "queue.db") as onward:
