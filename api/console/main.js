@@ -133,6 +133,10 @@ function onKey(event) {
 }
 
 document.addEventListener("keydown", onKey);
+document.addEventListener("key", () => {
+  sessions.forget();
+  route();  // what is open is asked for again
+});
 for (const news of ["key", "changed"]) {
   document.addEventListener(news, () => {
     lastSlow = 0;

@@ -43,7 +43,7 @@ function row(reward) {
 }
 
 function count() {
-  const whole = rewards.length, shown = stream.childElementCount;
+  const whole = rewards.length, shown = stream.querySelectorAll(".row").length;
   at("shown").textContent = shown === whole ? `${whole} rewards` : `${shown} of ${whole} rewards`;
 }
 

@@ -9,6 +9,7 @@ const search = at("session-search"), list = at("session-list"), tree = at("tree"
 let next = null;  // where the next page begins
 let paged = false;  // older pages stand below the first
 let pending = 0;
+let listed = 0, opened = 0;  // an answer that comes after something else was asked for is not shown
 let report = () => {};
 
 const YES = { yes: "true", no: "false" };
@@ -59,34 +60,59 @@ function tell(page) {
     + (page.complete ? "" : "; some are too long, or too many, to be shown whole");
 }
 
-async function first() {
-  const page = await get(`v1/sessions?${query(search.value)}`);
-  paged = false;
-  refill(list, page.data.map(row), page.next ? "none so far back" : "no sessions");
-  tell(page);
+/** A page, or null where another was asked for meanwhile. */
+async function page(asked) {
+  const mine = ++listed;
+  try {
+    const found = await get(`v1/sessions?${asked}`);
+    return mine === listed ? found : null;
+  } catch (error) {
+    if (mine === listed) throw error;
+    return null;
+  }
 }
 
-/** As time passes; not while somebody reads on in older ones. */
+async function first() {
+  const found = await page(query(search.value));
+  if (!found) return;
+  paged = false;
+  refill(list, found.data.map(row), found.next ? "none so far back" : "no sessions");
+  tell(found);
+}
+
+/** As time passes; not while somebody reads on in older ones, or in one. */
 export async function refresh() {
-  if (!paged && tree.hidden) await first();
+  if (!list.children.length || (!paged && tree.hidden)) await first();
 }
 
 async function older() {
   const asked = query(search.value);
   asked.set("before", next);
-  const page = await get(`v1/sessions?${asked}`);
+  const found = await page(asked);
+  if (!found) return;
   paged = true;
   list.querySelector(".empty")?.remove();
-  list.append(...page.data.map(row));
-  tell(page);
+  list.append(...found.data.map(row));
+  tell(found);
 }
 
 // ---------------------------------------------------------------------------------------------- one session
 
 export function close() {
+  opened += 1;
   delete tree.dataset.session;  // what is opened again may have grown
   tree.hidden = true;
   at("session-page").hidden = false;
+}
+
+/** Under another key others are allowed: nothing of what the last one showed stays, or comes still. */
+export function forget() {
+  listed += 1;
+  opened += 1;
+  paged = false;
+  delete tree.dataset.session;
+  for (const each of [tree, list, at("sessions-shown")]) each.replaceChildren();
+  at("older-sessions").hidden = true;
 }
 
 export async function show(id) {
@@ -96,14 +122,18 @@ export async function show(id) {
   tree.dataset.session = id;
   const back = button("all sessions", "", () => { location.hash = "sessions"; }, "Back (Escape)");
   tree.replaceChildren(back, make("p", "empty", "…"));
+  const mine = ++opened;
+  let shown;
   try {
     const session = await get(`v1/sessions/${encodeURIComponent(id)}`);
     const words = session.outcomes.map(said).join(", ");
-    tree.replaceChildren(back, make("h2", "", id), words ? make("p", "", `Of the whole session: ${words}`) : "",
-      make("ol", "rows tree", ...branches(session.turns).map(([turn, depth]) => branch(turn, depth))));
+    shown = [make("h2", "", id), words ? make("p", "", `Of the whole session: ${words}`) : "",
+      make("ol", "rows tree", ...branches(session.turns).map(([turn, depth]) => branch(turn, depth)))];
   } catch (error) {
-    tree.replaceChildren(back, make("p", "problem", error.message));
+    shown = [make("p", "problem", error.message)];
   }
+  if (mine !== opened) return;
+  tree.replaceChildren(back, ...shown);
   (tree.querySelector(".row") ?? tree).focus({ preventScroll: true });
 }
 

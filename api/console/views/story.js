@@ -6,6 +6,7 @@ import { get } from "../wire.js";
 const SHADES = 8, SHOWN_TOKENS = 1500;
 const story = at("story");
 let cameFrom = null;
+let asked = 0;  // an answer that comes after another turn was asked for, or none any more, is not shown
 let leave = () => {};
 
 /** `back` leads to where the story was opened. */
@@ -18,6 +19,7 @@ export function open(inferenceId) {
 }
 
 export function close() {
+  asked += 1;
   if (story.hidden) return false;
   story.hidden = true;
   document.body.classList.remove("reading");
@@ -30,12 +32,15 @@ export async function show(inferenceId) {
   story.replaceChildren(make("p", "empty", "…"));
   story.hidden = false;
   document.body.classList.add("reading");
+  const mine = ++asked;
+  let shown;
   try {
-    const turn = await get(`v1/turns/${encodeURIComponent(inferenceId)}`);
-    story.replaceChildren(...parts(turn));
+    shown = parts(await get(`v1/turns/${encodeURIComponent(inferenceId)}`));
   } catch (error) {
-    story.replaceChildren(closer(), make("p", "problem", error.message));
+    shown = [closer(), make("p", "problem", error.message)];
   }
+  if (mine !== asked) return;
+  story.replaceChildren(...shown);
   story.focus({ preventScroll: true });
 }
 

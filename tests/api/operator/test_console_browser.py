@@ -2,13 +2,14 @@
 
 import os
 import re
+from collections.abc import Callable
 
 import msgspec
 import pytest
 from api_harness import Service
-from console_pages import ADMIN, LIVE, READER, START, OpenPage, chromium, open_page, world
+from console_pages import ADMIN, ANOTHERS, LIVE, READER, START, OpenPage, chromium, open_page, world
 from console_world import SCRIPT, TURNS, VERSIONS, inference_id, reward, turn
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from core.ids import SessionId
 
@@ -16,6 +17,7 @@ __all__ = ["chromium", "open_page", "world"]  # fixtures
 
 VIEWS = ("rewards", "curves", "releases", "alarms", "health", "sessions", "clients")
 WIDTHS = (400, 1600)
+FIRST, SECOND = "session-00003", "session-00004"
 
 
 @pytest.mark.timed
@@ -109,6 +111,7 @@ def test_the_filter_leaves_what_matches(open_page: OpenPage) -> None:
         assert "rejected" in text
     page.locator("#filter").fill("nobody said this")
     expect(page.locator("#stream")).to_have_text("none of these match")
+    expect(page.locator("#shown")).to_have_text("0 of 200 rewards")
     page.locator("#filter").fill("")
     page.locator("#older").click()
     expect(page.locator(".reward").nth(TURNS + TURNS // 8 - 1)).to_be_attached()
@@ -195,6 +198,60 @@ def test_a_search_that_is_refused_says_why(open_page: OpenPage) -> None:
     expect(page.locator("#problem")).to_contain_text("since: must be a time")
     page.locator("#session-search").fill("since:2026-01-01")
     expect(page.locator("#problem")).to_be_hidden()
+
+
+def go(hash_: str) -> Callable[[Page], None]:
+    return lambda page: page.evaluate("to => { location.hash = to; }", hash_)
+
+
+def search(words: str) -> Callable[[Page], None]:
+    return lambda page: page.locator("#session-search").fill(words)
+
+
+@pytest.mark.parametrize(
+    ("first", "asked", "second", "shown", "text"),
+    [
+        (go(f"session/{FIRST}"), rf"/v1/sessions/{FIRST}", go(f"session/{SECOND}"), "#tree h2", SECOND),
+        (go(f"turn/{inference_id(7)}"), "/v1/turns/", go(f"turn/{inference_id(8)}"), "#story .tokens", "sum of 8"),
+        (search(FIRST), rf"/v1/sessions\?session={FIRST}", search(SECOND), "#session-list .row", SECOND),
+    ],
+    ids=["a session", "a turn", "a search"],
+)
+def test_the_answer_to_what_was_asked_before_is_not_shown(
+    open_page: OpenPage,
+    first: Callable[[Page], None],
+    asked: str,
+    second: Callable[[Page], None],
+    shown: str,
+    text: str,
+) -> None:
+    held: list[Route] = []
+    page = open_page("#sessions")
+    page.wait_for_selector("#session-list .row")
+    page.route(re.compile(asked), lambda route: held.append(route), times=1)
+    first(page)
+    while not held:
+        page.wait_for_timeout(10)
+    second(page)
+    expect(page.locator(shown)).to_have_count(1)
+    expect(page.locator(shown)).to_contain_text(text)
+    with page.expect_response(held[0].request.url) as late:
+        held[0].continue_()
+    late.value.finished()
+    page.wait_for_timeout(300)  # whatever the page makes of it
+    expect(page.locator(shown)).to_have_count(1)
+    assert text in (page.locator(shown).text_content() or "")
+
+
+def test_what_is_open_is_refused_under_a_key_that_may_not_see_it(open_page: OpenPage) -> None:
+    page = open_page(f"#session/{FIRST}")
+    expect(page.locator("#tree .row")).to_have_count(3)
+    page.locator("#key").fill(ANOTHERS)
+    page.keyboard.press("Tab")
+    expect(page.locator("#tree")).to_contain_text(f"no session {FIRST}")
+    expect(page.locator("#tree .row")).to_have_count(0)
+    page.keyboard.press("Escape")
+    expect(page.locator("#session-list")).to_contain_text("no sessions")
 
 
 def test_a_session_that_forks_is_drawn_as_a_tree(open_page: OpenPage, world: Service) -> None:

@@ -13,10 +13,11 @@ from playwright.sync_api import Browser, Page
 from core.ids import base_ref
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
-READER, ADMIN = "key-that-reads", "key-of-the-admin"
+READER, ADMIN, ANOTHERS = "key-that-reads", "key-of-the-admin", "key-of-anothers-admin"
 KEYS = (
     {"key": READER, "namespace": "default", "scopes": ("read",)},
     {"key": ADMIN, "name": "ada", "namespace": "default", "scopes": ("admin",)},
+    {"key": ANOTHERS, "name": "eve", "namespace": "other", "scopes": ("admin",)},
 )
 LIVE = VERSIONS - 1
 REFUSED = "Failed to load resource: the server responded with a status of 4"
