@@ -75,7 +75,7 @@ def _only_open(request: Request) -> bool:
 def _acknowledge(services: ApiServices, alarm_id: str, identity: Identity, note: str | None) -> StoredAlarm:
     with services.store.work() as work:
         alarm = work.alarms.get(alarm_id)
-        if alarm is not None and not _may_acknowledge(identity, alarm):
+        if alarm is not None and not may_see(identity, alarm):
             alarm = None
         if alarm is not None:
             alarm = work.alarms.acknowledge(alarm_id, identity.by, note, services.clock.now())
@@ -88,7 +88,8 @@ def _acknowledge(services: ApiServices, alarm_id: str, identity: Identity, note:
     return alarm
 
 
-def _may_acknowledge(identity: Identity, alarm: StoredAlarm) -> bool:
+def may_see(identity: Identity, alarm: StoredAlarm) -> bool:
+    """Return whether an alarm is the caller's to see, and to acknowledge where it has the scope for that."""
     return "admin" in identity.scopes or alarm.opening.namespace == identity.namespace
 
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
 from api.access.context import Context
+from api.access.identity import Identity
 from api.access.plain import (
     LARGEST_INTEGER,
     body_of,
@@ -17,12 +18,15 @@ from api.access.plain import (
     only_parameters,
     whole_number,
 )
+from api.operator.alarms import may_see
 from api.operator.orders import carry_out
+from api.turns.intake import check_model
 from api.turns.lookup import read
 from core.codec import to_builtins
 from core.errors import NotFound
 from core.events import PolicyVersion
 from core.ids import base_ref
+from core.operations.alarms import Opening
 from core.operations.fleet import OrderKind
 from core.store.work import View
 
@@ -70,17 +74,17 @@ def policies_router(context: Context) -> APIRouter:
 
     @router.get("/v1/models/{model:path}")
     async def get_model(request: Request, model: str) -> Response:
-        if model != services.model_name:
-            raise NotFound(f"the model {model!r} does not exist", param="model", code="model_not_found")
+        check_model(model, services.model_name)
         return json_response(_model(context))
 
     @router.get("/v1/policies")
     async def list_policies(request: Request) -> Response:
         """Return versions, the newest first, each with its state; `live` is the one that serves now.
 
-        `held_by` lists the alarms under which candidates wait, until they are acknowledged or closed; `orders` the
-        newest orders, with who gave them."""
+        `held_by` lists the alarms under which candidates wait, until they are acknowledged or closed (of another
+        namespace's only that there is one); `orders` the newest orders, with who gave them."""
         only_parameters(request, "limit")
+        identity = identity_of(request)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda view: view.policies.newest(limit))
         data = [_described(policy, state) for policy, state in listed]
@@ -93,7 +97,7 @@ def policies_router(context: Context) -> APIRouter:
                 "pinned": switches.pinned,
                 "held": switches.held,
                 "experiment": None if running is None else to_builtins(running),
-                "held_by": await read(services, _held_by),
+                "held_by": await read(services, lambda view: _held_by(view, identity)),
                 "orders": to_builtins(
                     await read(services, lambda view: view.orders.newest(services.cluster, _ORDERS_SHOWN))
                 ),
@@ -116,11 +120,13 @@ def _history_routes(router: APIRouter, context: Context) -> None:
 
         `held_by` lists the alarms under which candidates wait."""
         only_parameters(request, "after", "limit")
+        identity = identity_of(request)
         after = whole_number(request, "after", 0, 1 << 53)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda view: view.releases.after(after, limit))
         data = [{"sequence": sequence, **to_builtins(release)} for sequence, release in listed]
-        return json_response({"object": "list", "held_by": await read(services, _held_by), "data": data})
+        held_by = await read(services, lambda view: _held_by(view, identity))
+        return json_response({"object": "list", "held_by": held_by, "data": data})
 
     @router.get("/v1/experiments")
     async def list_experiments(request: Request) -> Response:
@@ -150,11 +156,16 @@ def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: 
         return json_response({"version": number, "status": "accepted", "by": identity.by}, 202)
 
 
-def _held_by(view: View) -> list[dict[str, Any]]:
-    return [
-        {"alarm_id": alarm.alarm_id, "monitor": alarm.opening.monitor, "meaning": alarm.opening.meaning}
-        for alarm in view.alarms.holding_releases()
-    ]
+def _held_by(view: View, identity: Identity) -> list[dict[str, Any]]:
+    """Return the alarms under which candidates wait; of another namespace's only that there is one."""
+    found = view.alarms.holding_releases()
+    return [_holding(alarm.opening if may_see(identity, alarm) else None) for alarm in found]
+
+
+def _holding(found: Opening | None) -> dict[str, Any]:
+    if found is None:
+        return {"alarm_id": None, "monitor": None, "meaning": "An alarm that is not of this namespace."}
+    return {"alarm_id": found.alarm_id, "monitor": found.monitor, "meaning": found.meaning}
 
 
 def _model(context: Context) -> dict[str, Any]:

@@ -73,8 +73,7 @@ def take_in(
 
     `purpose` overrides what the turn type says; `hint` is the session that the body names, unless a header does."""
     services, keys = context.services, context.keys
-    if body.model != services.model_name:
-        raise NotFound(f"the model {body.model!r} does not exist", param="model", code="model_not_found")
+    check_model(body.model, services.model_name)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options: allowed only with stream", param="stream_options")
     tags = _tags(body.metadata)
@@ -191,3 +190,10 @@ def _tags(metadata: dict[str, str] | None) -> dict[str, str]:
                 f"metadata: names of 1 to 64 and values of at most {_MAX_TAG_CHARACTERS} characters", param="metadata"
             )
     return tags
+
+
+def check_model(asked: str, served: str) -> None:
+    """Raise NotFound, which says what to send instead, unless `asked` is the one model that is served."""
+    if asked != served:
+        message = f"model: {asked!r} does not exist here; this service serves {served!r}"
+        raise NotFound(message, param="model", code="model_not_found")

@@ -44,7 +44,13 @@ def show_policies(directory: Path, key: str | None) -> None:
     for order in reversed(answer["orders"]):
         console.print(_order_line(order))
     for alarm in answer["held_by"]:
-        console.print(f"releases wait for alarm {alarm['alarm_id']}: `onward alarms ack {alarm['alarm_id']}`")
+        console.print(_waiting_line(alarm["alarm_id"]))
+
+
+def _waiting_line(alarm_id: str | None) -> str:
+    if alarm_id is None:
+        return "releases wait for an alarm of another namespace, whose operators acknowledge it"
+    return f"releases wait for alarm {alarm_id}: `onward alarms ack {alarm_id}`"
 
 
 def _order_line(order: dict[str, Any]) -> str:

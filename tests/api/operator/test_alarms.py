@@ -113,6 +113,17 @@ def test_a_tenant_sees_its_own_and_an_operator_all(make_service: MakeService) ->
     assert re.fullmatch("#[0-9a-f]{12}", by), "a fingerprint, where the key has no name"
 
 
+def test_of_anothers_alarm_is_said_that_it_holds_releases_and_no_more(make_service: MakeService) -> None:
+    service = make_service(keys=KEYS)
+    put(service, "of-ada", namespace=Namespace("ada"))
+    put(service, "of-carl", namespace=Namespace("carl"))
+    for path in ("/v1/policies", "/v1/releases"):
+        hers, all_ = (service.get(path, **bearer(f"key-of-{who}")).json()["held_by"] for who in ("ada", "bob"))
+        assert [alarm["alarm_id"] for alarm in hers] == ["of-ada", None]
+        assert hers[1] == {"alarm_id": None, "monitor": None, "meaning": "An alarm that is not of this namespace."}
+        assert [alarm["alarm_id"] for alarm in all_] == ["of-ada", "of-carl"]
+
+
 @pytest.mark.parametrize(
     ("path", "param"),
     [("state=closed", "state"), ("limit=x", "limit"), ("limit=1001", "limit"), ("before=-1", "before"), ("x=1", "x")],

@@ -176,6 +176,7 @@ def test_the_official_client_raises_its_own_errors(quick_service: Service) -> No
     with pytest.raises(openai.NotFoundError) as unknown:
         client.chat.completions.create(model="gpt-4", messages=[{"role": "user", "content": "x"}])
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+    assert repr(MODEL) in str(unknown.value), "it says what to send instead"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt-4")
     with pytest.raises(openai.BadRequestError) as empty:

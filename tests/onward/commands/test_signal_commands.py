@@ -108,6 +108,15 @@ def test_policies_say_what_they_wait_for(service: Service, directory: Path, seen
     ]
 
 
+def test_policies_say_of_anothers_alarm_that_there_is_one(directory: Path, seen: Seen) -> None:
+    keys = [{"key": "key-of-ada", "namespace": "ada", "scopes": ("read",)}]
+    with serve(directory, keys=keys) as service:
+        write_address(Layout(directory).address, service.url)
+        put_alarm(service, "a")
+        client.show_policies(directory, "key-of-ada")
+    assert "releases wait for an alarm of another namespace" in seen()
+
+
 def test_an_order_says_who_gave_it(service: Service, directory: Path, seen: Seen) -> None:
     client.give_order(directory, "pin", 1, "users complain", None)
     assert seen() == "version 1: pinned, by keyless"
