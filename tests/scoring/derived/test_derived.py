@@ -99,6 +99,7 @@ def test_what_was_concluded_stands_beside_what_was_said(lab: ModuleType, chat: C
     chat.ask("wrong.", 10)
     store, transaction = open_sqlite(Path(":memory:")), LedgerTransaction(SPEC)
     with store.work() as work:
+        work.turns.put(chat.turns)
         transaction.take(work, lab.records_of(chat.turns))
     with store.look() as view:
         (outcome,) = view.outcomes.of_turns([chat.turns[0].inference_id])
