@@ -1,11 +1,13 @@
 """Runs of tests, builds and linters, and what their results say."""
 
+from collections.abc import Sequence
+
 from core.reward_spec import DerivedSpec
 from core.text.json_objects import object_of
 from core.text.patterns import Pattern, pattern
 
 _TAIL = 4000  # characters of a result, from its end, where tools sum up
-_EXIT_CODES = ("exit_code", "exitCode", "returncode", "exit_status", "code")
+_EXIT_CODES = ("exit_code", "exitCode", "returncode", "exit_status")
 _VERDICTS = ("passed", "success", "ok")
 _EXIT = pattern(r"\bexit(?:ed)?(?: with)?(?: code| status)?[:= ]+(-?\d+)\b")
 _COUNTED = pattern(r"\b(\d+) (failed|failures?|errors?|failing)\b")
@@ -31,7 +33,7 @@ def run_of(line: str, spec: DerivedSpec) -> str | None:
 
 def verdict_of(result: str) -> bool | None:
     """Return whether the run succeeded; None when the result does not say."""
-    told = _told(result)
+    told = _told(result, (*_EXIT_CODES, "code"))
     if told is not None:
         return told
     tail = result[-_TAIL:]
@@ -47,8 +49,9 @@ def verdict_of(result: str) -> bool | None:
 def is_failure(result: str) -> bool:
     """Return whether a result says that its call failed, of a call that runs nothing: a file may well say "error".
 
-    It says so as a verdict, as an exit code in its last line, or by its first words."""
-    told = _told(result)
+    It says so as a verdict, as an exit code in its last line, or by its first words. What is called "code" alone is
+    often data that the call has read."""
+    told = _told(result, _EXIT_CODES)
     if told is not None:
         return not told
     if codes := _EXIT.groups(result.rstrip().rpartition("\n")[2]):
@@ -60,10 +63,10 @@ def _is_zero(digits: str) -> bool:
     return not digits.strip("-0")
 
 
-def _told(result: str) -> bool | None:
-    """Return the verdict of a result that is an object with an exit code or a verdict."""
+def _told(result: str, exit_codes: Sequence[str]) -> bool | None:
+    """Return the verdict of a result that is an object with an exit code, under one of these names, or a verdict."""
     told = object_of(result) or {}
-    for key in _EXIT_CODES:
+    for key in exit_codes:
         if isinstance(told.get(key), int) and not isinstance(told[key], bool):
             return bool(told[key] == 0)
     return next((told[key] for key in _VERDICTS if isinstance(told.get(key), bool)), None)

@@ -208,6 +208,7 @@ def test_a_run_that_failed_backs_no_claim(lab: ModuleType, before: list[dict[str
         ("cat: No such file or directory", True),
         ('{"exit_code": 1}', True),
         ('{"success": true, "text": "Error"}', False),
+        ('{"code": 42}', False),  # a file, perhaps
         ("done\nexit code 2", True),
         ("done\nexit code 0", False),
         ("log = 'Error: no such file'\nraise ValueError", False),
