@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from uuid import uuid4
@@ -16,6 +17,9 @@ from core.errors import ConfigError, how_to_install
 _PARTIAL = ".partial"  # where files are written before they are renamed into place
 _PIECE_BYTES = 8 << 20  # of a remote file held in memory
 _READ_BYTES = 1 << 20  # of a local file
+_OF_S3 = (("botocore.exceptions", "BotoCoreError"), ("botocore.exceptions", "ClientError"))
+_OF_GCS = (("gcsfs.retry", "HttpError"), ("google.auth.exceptions", "GoogleAuthError"), ("aiohttp", "ClientError"))
+_ERRORS = {"s3": _OF_S3, "s3a": _OF_S3, "gs": _OF_GCS, "gcs": _OF_GCS}
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # what brings a URL's filesystem
 
 
@@ -144,12 +148,9 @@ def _copy(source: Path, target: BinaryIO, see: Callable[[memoryview], None] | No
 
 
 def _errors_of(filesystem: Any) -> tuple[type[Exception], ...]:
-    """Return what a filesystem raises beside OSError: s3fs lets botocore's errors through when nothing answers."""
-    if "s3" not in _protocols(filesystem):
-        return ()
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    return (BotoCoreError, ClientError)
+    """Return what a filesystem raises beside OSError: those of object stores let their libraries' errors through."""
+    modules = [module for protocol in _protocols(filesystem) for module in _ERRORS.get(protocol, ())]
+    return tuple({getattr(import_module(module), name) for module, name in modules})
 
 
 def _protocols(filesystem: Any) -> tuple[str, ...]:
@@ -191,7 +192,8 @@ def _held(aside: Path) -> BinaryIO:
     """Open a new file, which is locked while its writer lives."""
     while True:
         file = aside.open("xb")
-        fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(OSError):  # where a filesystem has no locks, nothing is swept either
+            fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
             return file
         file.close()  # it was swept before it was locked
@@ -200,7 +202,7 @@ def _held(aside: Path) -> BinaryIO:
 def _sweep(root: Path) -> None:
     """Remove what writers left that were killed: nobody holds it, and it may have somebody's words."""
     for left in (root / _PARTIAL).glob("*"):
-        with suppress(FileNotFoundError, PermissionError, BlockingIOError), left.open("rb+") as file:
+        with suppress(OSError), left.open("rb+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             left.unlink()
 

@@ -105,6 +105,10 @@ class StoreUnavailable(Unavailable):
     """The store does not answer."""
 
 
+class BlobsUnavailable(Unavailable):
+    """The blobs cannot be reached."""
+
+
 class Overloaded(Unavailable):
     """The limit of work in progress is reached; the error says when to try again."""
 

@@ -103,7 +103,9 @@ class Reliving:
         try:
             settings_of(made)
         except ValidationError as error:
-            raise Unlike(f"version {version} was made with settings that are none today: {error}") from error
+            raise Unlike(
+                f"version {version} was made with settings that this build no longer accepts: {error}"
+            ) from error
         return made
 
     def digest(self, directory: Path, settings: LearnerSettings) -> str:

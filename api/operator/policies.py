@@ -164,7 +164,7 @@ def _held_by(view: View, identity: Identity) -> list[dict[str, Any]]:
 
 def _holding(found: Opening | None) -> dict[str, Any]:
     if found is None:
-        return {"alarm_id": None, "monitor": None, "meaning": "An alarm that is not of this namespace."}
+        return {"alarm_id": None, "monitor": None, "meaning": "An alarm of another namespace."}
     return {"alarm_id": found.alarm_id, "monitor": found.monitor, "meaning": found.meaning}
 
 

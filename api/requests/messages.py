@@ -107,22 +107,18 @@ def check_messages(messages: list[ChatMessage]) -> None:
     """Check the order of messages and what they are made of. Raises InvalidRequest naming the message.
 
     A tool's result follows the call that it answers, whether others have spoken since or not; the user or a tool is
-    last. Calls that nobody answered were interrupted, and a later answer may use their ids again. Messages of the model
-    that follow each other are one answer, as clients tell it that keep thinking, text and calls apart."""
+    last. Calls that nobody answered were interrupted, and a later answer may use their ids again. The model may have
+    thought or spoken since, as clients tell it that keep thinking, text and calls apart."""
     if not messages:
         raise InvalidRequest("messages must not be empty", param="messages", code="empty_messages")
     waiting: set[str] = set()
-    answer: set[str] = set()  # the calls of the answer that is being told
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
         if isinstance(message.content, list):
             _check_parts(message.content, f"{place}.content")
         if isinstance(message, AssistantMessage):
-            _take_calls(message, place, answer)
-            waiting |= answer
-            continue
-        answer.clear()
-        if isinstance(message, ToolMessage):
+            waiting |= _calls(message, place)
+        elif isinstance(message, ToolMessage):
             if message.tool_call_id not in waiting:
                 raise _order(f"{place}.tool_call_id", "no call with this id waits for a result")
             waiting.remove(message.tool_call_id)
@@ -144,12 +140,11 @@ def _check_parts(parts: list[Part], place: str) -> None:
             )
 
 
-def _take_calls(message: AssistantMessage, place: str, answer: set[str]) -> None:
-    """Add the calls of a message to those of its answer. Raises InvalidRequest where two have the same id."""
-    for call in message.tool_calls or ():
-        if call.id in answer:
-            raise _order(f"{place}.tool_calls", "two calls have the same id")
-        answer.add(call.id)
+def _calls(message: AssistantMessage, place: str) -> set[str]:
+    ids = [call.id for call in message.tool_calls or ()]
+    if len(set(ids)) < len(ids):
+        raise _order(f"{place}.tool_calls", "two calls have the same id")
+    return set(ids)
 
 
 def _order(param: str, what: str) -> InvalidRequest:

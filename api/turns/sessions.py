@@ -182,21 +182,19 @@ async def _find_after(
     if found is None or found.num_messages <= num_messages:
         return named
     try:
-        goes_on = await read(services, lambda view: _goes_on(view, namespace, found, after, len(answers_after)))
+        goes_on = await read(services, lambda view: _goes_on(view, namespace, found, after))
     except StoreUnavailable:
         goes_on = False  # it stands behind the one that was named, which is true in any case
     return found if goes_on else named
 
 
-def _goes_on(view: View, namespace: Namespace, chain: TokenChain, after: Completion, most: int) -> bool:
-    """Return whether a turn has another one before it, at most so many steps back."""
-    at: InferenceId | None = chain.inference_id
-    for _ in range(most):
-        turn = None if at is None else view.turns.get(namespace, at)
-        at = None if turn is None else turn.parent_id
-        if at == after.inference_id:
-            return True
-    return False
+def _goes_on(view: View, namespace: Namespace, chain: TokenChain, after: Completion) -> bool:
+    """Return whether a turn has another one of its session somewhere before it."""
+    parents = view.turns.parents(namespace, after.session_id)
+    at = parents.pop(chain.inference_id, None)  # each is passed once, whatever the log says of parents
+    while at is not None and at != after.inference_id:
+        at = parents.pop(at, None)
+    return at is not None
 
 
 async def _find_within(

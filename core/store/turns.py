@@ -147,6 +147,16 @@ class TurnsReader(Repository):
         )
         return [_decode_turn(row.record) for row in rows]
 
+    def parents(self, namespace: Namespace, session_id: SessionId) -> dict[InferenceId, InferenceId | None]:
+        """Return the turns of a session, each with the one that it continues."""
+        table = tables.turns
+        rows = self._connection.execute(
+            select(table.c.inference_id, table.c.parent_id).where(
+                table.c.namespace == namespace, table.c.session_id == session_id
+            )
+        )
+        return {InferenceId(row.inference_id): row.parent_id and InferenceId(row.parent_id) for row in rows}
+
     def following(self, turn: Completion) -> list[Completion]:
         """Return the turns that continue one, the first first: several where its session branches there."""
         table = tables.turns

@@ -63,7 +63,7 @@ def _require_same(lora: dict[str, Any], small: dict[str, Any]) -> None:
         if then != now:
             raise ConfigError(
                 f"{name.replace('lora_', 'learner.lora.')} is {now}, and was {then} when its checkpoint was written: "
-                f"set it back, or begin without the learner's directory from a live version of all weights, or with a "
+                "set it back, or delete the learner's directory and start from a version published whole, or with a "
                 "rank of 0"
             )
 

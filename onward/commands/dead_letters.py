@@ -11,6 +11,7 @@ from core.codec import decode
 from core.errors import ConfigError, OnwardError, Undecodable
 from core.events import DeadLetter, Event, Reward, Topic
 from ingest.writer import is_usable
+from onward.replays.history import require_directory
 from onward.wiring.foundation import Foundation, open_foundation
 
 _NAME = re.compile(r"(.+):(\d+):(\d+)")
@@ -18,6 +19,7 @@ _PREVIEW_BYTES = 256
 
 
 def show_all(directory: Path, overrides: Mapping[str, str], limit: int) -> None:
+    require_directory(directory, overrides)
     foundation = open_foundation(directory, overrides)
     try:
         with foundation.store.look() as view:
@@ -32,6 +34,7 @@ def show_all(directory: Path, overrides: Mapping[str, str], limit: int) -> None:
 
 def show_one(directory: Path, overrides: Mapping[str, str], name: str, save: Path | None) -> None:
     """`save`: where its bytes go, as they were in the log."""
+    require_directory(directory, overrides)
     foundation = open_foundation(directory, overrides)
     try:
         letter = _get(foundation, name)
@@ -51,6 +54,7 @@ def redrive(directory: Path, overrides: Mapping[str, str], name: str) -> None:
 
     A crash in between appends it twice: readers of the log know ids. Raises OnwardError when it still cannot be
     used."""
+    require_directory(directory, overrides)
     foundation = open_foundation(directory, overrides)
     try:
         letter = _get(foundation, name)

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from core.blobs import FsspecBlobs
 from core.errors import ConfigError, OnwardError
@@ -41,16 +42,16 @@ def examine(directory: Path, overrides: Mapping[str, str]) -> int:
     try:
         layout, settings = read_directory(directory, overrides)
     except ConfigError as error:
-        Console().print(f"{_WRONG} {redacted(str(error))}\n  see docs/settings.md")
+        Console().print(_WRONG, Text(f"{redacted(str(error))}\n  see docs/settings.md"))
         return 1
     table = Table("what", "", "found", "to do")
     wrong = 0
     for check in _checks(layout, settings):
         try:
-            table.add_row(check.name, _OK, redacted(check.look()), "")
+            table.add_row(check.name, _OK, Text(redacted(check.look())), "")
         except (OnwardError, OSError) as error:
             wrong += 1
-            table.add_row(check.name, _WRONG, redacted(str(error)), check.advice)
+            table.add_row(check.name, _WRONG, Text(redacted(str(error))), Text(check.advice))
     Console().print(table)
     return 1 if wrong else 0
 

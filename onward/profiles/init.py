@@ -94,7 +94,7 @@ def show(shape: ModelShape, machine: Machine, profile: Profile) -> None:
     expected = Table("expected", "", title=_words(machine))
     for name, value in expectations(profile):
         expected.add_row(name, value)
-    Console().print(chosen, expected)
+    Console(markup=False).print(chosen, expected)
 
 
 def _words(machine: Machine) -> str:

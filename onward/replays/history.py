@@ -25,6 +25,7 @@ _LOOK_EVERY_S = 0.1
 
 def keep_once(directory: Path, overrides: Mapping[str, str]) -> dict[str, int]:
     """Archive all that is in the log now, and delete what may go. Raises ConfigError where neither is switched on."""
+    require_directory(directory, overrides)
     foundation = open_foundation(directory, overrides)
     try:
         keeper = build_keeper(foundation, wanted_readers(foundation.settings))

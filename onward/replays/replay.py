@@ -57,7 +57,6 @@ def replay_log(
     times = period(begin, end)
     _require_empty(out)
     with (
-        _empty_after_refusal(out),
         closing(open_foundation(directory, overrides or {})) as source,
         Progress(console=Console(stderr=True)) as progress,  # on stdout is what is returned
     ):
@@ -70,7 +69,7 @@ def replay_log(
             settings = settings.model_copy(update={"seed": seed})
         history = open_history(source, Topic.TURNS, *times)
         first, last = span(watched(history, progress, "look"), source.layout.root)
-        with closing(open_offline(_made(out))) as target:
+        with _made(out), closing(open_offline(out)) as target:
             records = put_turns_of(watched(history, progress, "score"), target.store)
             rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
             learned, held = split(rewards, holdout, target)
@@ -98,9 +97,16 @@ def _require_empty(out: Path) -> None:
 
 
 @contextmanager
-def _empty_after_refusal(out: Path) -> Iterator[None]:
-    """Leave nothing in `out`, which was empty, where the replay is refused amid its work."""
+def _made(out: Path) -> Iterator[None]:
+    """Make the candidate's directory, and leave nothing in it where the replay is refused amid its work.
+
+    Raises ConfigError where it cannot be made, or is in use by now."""
     was_there = out.exists()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from error
+    _require_empty(out)
     try:
         yield
     except ConfigError:
@@ -108,15 +114,6 @@ def _empty_after_refusal(out: Path) -> Iterator[None]:
         if was_there:
             out.mkdir(exist_ok=True)
         raise
-
-
-def _made(out: Path) -> Path:
-    """Make the candidate's directory. Raises ConfigError where that cannot be."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {out}: {error.strerror}") from error
-    return out
 
 
 def _require_the_model_that_spoke(source: Foundation) -> None:

@@ -16,9 +16,12 @@ _BAD = Pattern(
 )
 _HEAD = 200  # characters of a result, from its beginning, where tools say that they could not
 _FAILED_CALL = pattern(
-    r"^\W*(error|failed|failure|traceback|exception|invalid|unknown tool|no such file|permission denied"
-    r"|could not|cannot|[\w/]+: (no such file|command not found|permission denied))\b"
+    r"^[\s\[<*]*((error|failed|failure|exception)[\]>]*\s*(:|\n|$)|traceback \(|unknown tool\b)"
+    r"|^([\w./~@+-]+( [\w./~@+-]+)?: ){0,3}(no such file|command not found|permission denied)"
+    r"|^[\w./~@+-]+: (cannot|could not) "
 )
+_ENDED = pattern(r"^\W*exit(?:ed)?(?: with)?(?: code| status)?[:= ]+(-?\d+)\b")
+_FAILED = ("error", "failed", "failure")
 _GOOD = pattern(
     r"(?m)^[^\w\n]*(pass(ed)?|ok|success)[^\w\n]*$|\b\d+ (passed|passing)\b"
     r"|\b(BUILD SUCCESS|All checks passed|Success: no issues|PASS)\b"
@@ -49,12 +52,14 @@ def verdict_of(result: str) -> bool | None:
 def is_failure(result: str) -> bool:
     """Return whether a result says that its call failed, of a call that runs nothing: a file may well say "error".
 
-    It says so as a verdict, as an exit code in its last line, or by its first words. What is called "code" alone is
-    often data that the call has read."""
+    It says so as a verdict, as the exit code that is its last line, or by its first words. What is called "code" alone
+    is often data that the call has read."""
     told = _told(result, _EXIT_CODES)
     if told is not None:
         return not told
-    if codes := _EXIT.groups(result.rstrip().rpartition("\n")[2]):
+    if (object_of(result) or {}).get("status") in _FAILED:
+        return True
+    if codes := _ENDED.groups(result.rstrip().rpartition("\n")[2]):
         return not _is_zero(codes[-1][0])
     return _FAILED_CALL.is_in(result[:_HEAD])
 

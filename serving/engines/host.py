@@ -175,7 +175,7 @@ class EngineHost(Stage):
                 self._engine.switch(target.serve)
         except WeightsError as error:
             self._refuse(target.serve, str(error))
-        except EngineUnavailable as error:
+        except (EngineUnavailable, OSError) as error:
             self._away(error)
             return False
         return True
@@ -209,7 +209,7 @@ class EngineHost(Stage):
             try:
                 with self._heart():
                     self._probed[version] = self._engine.what_is_wrong(version) or ""
-            except (EngineUnavailable, WeightsError) as error:
+            except (EngineUnavailable, WeightsError, OSError) as error:
                 logger.warning("host %s: version %s could not be probed: %s", self._engine.name, version, error)
                 self._retry_at_s = self._clock.monotonic() + _RETRY_S
                 return False

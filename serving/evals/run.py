@@ -47,7 +47,7 @@ async def run_suite(suite: Suite, answer: Answerer, limits: Limits) -> list[Case
         except TimeoutError:
             return CaseResult(case, None, f"the suite's {limits.budget_s:g} s were over")
         except OSError as error:  # of this machine: a full disk, no more files
-            return CaseResult(case, None, f"it failed here, not by the version's doing: {error!r}")
+            return CaseResult(case, None, f"this machine failed, not the version: {error!r}")
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run(case)) for case in suite.cases]

@@ -1,15 +1,18 @@
 """The first version: the model as it was given."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from core.clock import SystemClock
-from core.errors import WeightsError
+from core.errors import BlobsUnavailable, WeightsError
 from core.events import PolicyVersion, Release, Topic
 from core.ids import PolicyRef
 from core.model.beside import probe_path
 from core.model.probes import ProbeRecord, put_probe
 from core.ports import Blobs, Clock, EventLog, Store, Weights, WeightsRef
+
+logger = logging.getLogger(__name__)
 
 
 def ensure_anchor(
@@ -30,7 +33,8 @@ def ensure_anchor(
     Every step may be repeated: an interrupted start is completed by the next. The log is told before the store, which
     says what is still to be done. `record_probe` draws the probe from the model's directory and records what the model
     answers; None leaves that to another process. Raises WeightsError naming the model's directory when it holds no
-    safetensors, or when the probe is still to be made and it holds other weights than the anchor's."""
+    safetensors, or when the probe is still to be made and it holds other weights than the anchor's; BlobsUnavailable
+    where nobody can tell whether there is a probe."""
     now = (clock or SystemClock()).now()
     with store.work() as work:
         version = work.policies.allocate_anchor(now)
@@ -50,7 +54,10 @@ def ensure_anchor(
             if work.releases.live(cluster) is None:  # nobody was first
                 work.releases.put(release)
     ref = WeightsRef(version=known.version, digest=known.digest, path=known.weights)
-    weights.keep(ref, sorted(model.glob("*.safetensors")))
+    try:
+        weights.keep(ref, sorted(model.glob("*.safetensors")))
+    except (OSError, WeightsError) as error:
+        logger.warning("the given model is not kept on this host, and is fetched where it is needed: %s", error)
     return ref
 
 
@@ -80,8 +87,11 @@ def _ensure_probe(
     blobs: Blobs, anchor: PolicyVersion, model: Path, record_probe: Callable[[Path], ProbeRecord]
 ) -> None:
     """Make the probe if there is none; an existing one stays, since all later versions' probes are of its texts."""
-    if blobs.exists(probe_path(anchor.version)):
-        return
+    try:
+        if blobs.exists(probe_path(anchor.version)):
+            return
+    except OSError as error:
+        raise BlobsUnavailable(f"the blobs cannot be reached: {error}") from error
     record = record_probe(model)
     if record.weights_digest != anchor.digest:
         raise WeightsError(

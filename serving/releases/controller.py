@@ -32,7 +32,7 @@ from core.ports import Clock, EventLog, Store, Weights
 from core.settings import ReleaseSettings, ServingSettings
 from core.stages.stage import Stage
 from core.store.work import Work
-from serving.releases.canaries.guards import said
+from serving.releases.canaries.guards import ALARMED
 from serving.releases.canaries.ratchet import steps_to
 from serving.releases.canaries.verdict import CanaryVerdict
 from serving.releases.canary import Canary
@@ -164,7 +164,7 @@ class ReleaseController(Stage):
     @staticmethod
     def _held_back(view: ReleaseView) -> CanaryVerdict | None:
         """Withdraw a canary while an alarm holds releases, also one that was promoted and is about to serve all."""
-        return CanaryVerdict("rollback", said(view.alarms[0].event())) if view.alarms else None
+        return CanaryVerdict("rollback", ALARMED) if view.alarms else None
 
     def _guard(self, view: ReleaseView) -> Intent | None:
         """Guard a direct release, which has no canary: when it is seen to be broken, order the way back."""

@@ -67,23 +67,40 @@ class VersionCache:
 
     def find(self, digest: str, adapter: AdapterConfig | None = None) -> list[Path] | None:
         """Return a version's shards, verified; None when there are none, or damaged ones, which are removed."""
+        shards = self._found(digest, adapter)
+        if shards is None:
+            with suppress(FileNotFoundError):  # there is no such directory yet
+                self._remove(digest)
+        elif adapter is not None:
+            self._note(digest, adapter)
+        return shards
+
+    def _found(self, digest: str, adapter: AdapterConfig | None) -> list[Path] | None:
         if shards := self.known(digest):
             return shards
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # another process lets it go in this moment
             shards = self._shards(digest)
             seen = fingerprint(shards)
             if shards and _digest(shards, adapter) == digest:
                 self._verified[digest] = seen
                 return self.known(digest)
-            self._remove(digest)
         return None
 
+    def _note(self, digest: str, adapter: AdapterConfig) -> None:
+        """Write down what kind of adapter a version is, which a former build did not."""
+        note = self._directory / digest / _ADAPTER
+        with suppress(FileNotFoundError):
+            if not note.exists():
+                note.write_bytes(msgspec.json.encode(adapter))
+
     def find_any(self, digest: str) -> tuple[list[Path], AdapterConfig | None] | None:
-        """Find a version of which nobody can say whether it is an adapter; return its shards, and that."""
+        """Find a version of which nobody can say whether it is an adapter; return its shards, and that.
+
+        What does not fit is left alone: an adapter that a former build kept does not say that it is one."""
         adapter = None
         with suppress(FileNotFoundError, msgspec.DecodeError):
             adapter = msgspec.json.decode((self._directory / digest / _ADAPTER).read_bytes(), type=AdapterConfig)
-        shards = self.find(digest, adapter)
+        shards = self._found(digest, adapter)
         return None if shards is None else (shards, adapter)
 
     def lend(self, digest: str, scratch: Path) -> list[Path] | None:

@@ -1,5 +1,7 @@
 """The contract of every blob store, run over each adapter."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
-from core.blobs import FsspecBlobs
+from core.blobs import _ERRORS, FsspecBlobs
 from core.errors import ConfigError
 
 ADAPTERS: dict[str, Callable[[Path], FsspecBlobs]] = {
@@ -92,13 +94,11 @@ def test_a_list_has_all_that_was_there_before_it(blobs: FsspecBlobs) -> None:
 
 
 class Unanswered(Exception):
-    """An error of botocore's, which is no OSError."""
+    """An error of an object store's library, which is no OSError."""
 
 
 class Store(MemoryFileSystem):  # type: ignore[misc]
     """An object store that lists the folders which its console made, and of which one name does not answer."""
-
-    protocol = "s3"
 
     def find(self, path: str, *arguments: Any, **options: Any) -> Any:
         return super().find(path, *arguments, **{**options, "withdirs": True})
@@ -109,14 +109,16 @@ class Store(MemoryFileSystem):  # type: ignore[misc]
         return bool(super().isfile(path))
 
 
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> FsspecBlobs:
-    errors: Any = ModuleType("botocore.exceptions")
-    errors.BotoCoreError = errors.ClientError = Unanswered
-    monkeypatch.setitem(sys.modules, "botocore", ModuleType("botocore"))
-    monkeypatch.setitem(sys.modules, "botocore.exceptions", errors)
-    monkeypatch.setitem(_registry, "s3", Store)
-    return FsspecBlobs(f"s3://{uuid.uuid4().hex}")
+@pytest.fixture(params=["s3", "gs"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FsspecBlobs:
+    """Return blobs in an object store; its library need not be installed."""
+    modules: dict[str, ModuleType] = {}
+    for name, error in _ERRORS[request.param]:
+        setattr(modules.setdefault(name, ModuleType(name)), error, Unanswered)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(_registry, request.param, type(request.param, (Store,), {"protocol": request.param}))
+    return FsspecBlobs(f"{request.param}://{uuid.uuid4().hex}")
 
 
 def test_folders_that_an_object_store_lists_are_no_blobs(store: FsspecBlobs) -> None:
@@ -190,6 +192,22 @@ def test_a_put_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
         blobs.put("a", "no bytes")  # type: ignore[arg-type]
     assert blobs.get("a") == b"old"
     assert list((tmp_path / "blobs" / ".partial").iterdir()) == []
+
+
+def test_a_filesystem_without_locks_takes_files_and_is_not_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    partial = tmp_path / "blobs" / ".partial"
+    (partial / "folder").mkdir(parents=True)
+    (partial / "file").write_bytes(b"left")
+    blobs = FsspecBlobs(tmp_path / "blobs")
+    blobs.put("a", b"whole")
+    assert blobs.get("a") == b"whole"
+    assert sorted(path.name for path in partial.iterdir()) == ["file", "folder"]
 
 
 def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(tmp_path: Path) -> None:

@@ -99,7 +99,9 @@ export function restart() {
 }
 
 async function older() {
+  const mine = following;
   const page = await get(`v1/rewards?before=${oldest}&limit=${PAGE}`);
+  if (mine !== following) return;
   rewards = rewards.concat(page.data);
   oldest = page.data.length === PAGE ? page.next : 0;
   draw();
@@ -118,7 +120,12 @@ export function begin(tell) {
   filter.addEventListener("input", draw);
   pause.addEventListener("click", togglePause);
   at("older").addEventListener("click", () => older().catch(error => report(error.message)));
-  document.addEventListener("key", restart);
+  document.addEventListener("key", () => {
+    rewards = [];
+    draw();
+    if (pause.getAttribute("aria-pressed") === "true") togglePause();
+    else restart();
+  });
   restart();
 }
 

@@ -160,7 +160,7 @@ def output_of(turn: Said, custom: Collection[str], logprobs: Sequence[Any] = (),
 
 
 def text_status(turn: Said) -> Status:
-    """Return whether a text is whole. Of an item nobody is told why it is not."""
+    """Return whether a text is whole. An item does not say why it is incomplete."""
     return "completed" if status_of(turn) == "completed" else "incomplete"
 
 

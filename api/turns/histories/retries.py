@@ -6,8 +6,8 @@ user's about the other. At the root they share the session, too. A retry names t
 id or by a hint, or none as it did.
 
 The header does not say which answer was missed. The first try may have been refused, of which nothing is known: then
-the same words were perhaps answered long before, in another conversation. So a retry joins no answer that has arrived
-for certain, since somebody has gone on from it, and none that ended longer ago than a client waits for one."""
+the same words were perhaps answered long before, in another conversation. So a retry does not join an answer
+that somebody has already continued, nor one that ended longer ago than a client waits."""
 
 from datetime import datetime, timedelta
 from typing import Final

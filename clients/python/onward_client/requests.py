@@ -27,7 +27,10 @@ class Queued:
         """Return its own id, and that of the feedback that it withdraws or supersedes, which is to be told first."""
         if self.method == "DELETE":
             return {self.request_id, self.request_id.removeprefix(_WITHDRAWAL)}
-        superseded = json.loads(self.body).get("supersedes")
+        try:
+            superseded = json.loads(self.body).get("supersedes")
+        except (ValueError, AttributeError):  # damaged where it was stored: the service says so, and it is set aside
+            superseded = None
         return {self.request_id} if superseded is None else {self.request_id, superseded}
 
 

@@ -22,8 +22,17 @@ export function withdrawalOf(feedbackId: string): Queued {
 /** Return a request's own id, and that of the feedback that it withdraws or supersedes, which is to be told first. */
 export function idsOf(request: Queued): string[] {
   if (request.method === "DELETE") return [request.requestId, request.requestId.slice(WITHDRAWAL.length)];
-  const { supersedes } = JSON.parse(request.body) as { supersedes?: string };
+  const supersedes = supersededBy(request.body);
   return supersedes === undefined ? [request.requestId] : [request.requestId, supersedes];
+}
+
+/** Nothing for a body that was damaged where it was stored: the service says so, and it is set aside. */
+function supersededBy(body: string): string | undefined {
+  try {
+    return (JSON.parse(body) as { supersedes?: string } | null)?.supersedes;
+  } catch {
+    return undefined;
+  }
 }
 
 export class Queue {

@@ -1,7 +1,10 @@
 """The work of `onward migrate`: bringing the database to this build's schema."""
 
+from contextlib import suppress
+
 import psycopg
 from sqlalchemy import Connection, NullPool, create_engine, func, select
+from sqlalchemy.exc import DBAPIError
 
 from core.errors import StoreUnavailable
 from core.settings import PostgresSettings
@@ -46,6 +49,7 @@ def _unlock(connection: Connection) -> None:
     """Give the lock back: a server notices only some time after the client that its session has ended.
 
     Until then the next migration, which does not wait, would be refused."""
-    connection.rollback()  # what an error left undone
-    connection.execute(select(func.pg_advisory_unlock(OURS, Lock.MIGRATION)))
-    connection.commit()
+    with suppress(DBAPIError):  # the connection is gone, and the lock with it
+        connection.rollback()  # what an error left undone
+        connection.execute(select(func.pg_advisory_unlock(OURS, Lock.MIGRATION)))
+        connection.commit()

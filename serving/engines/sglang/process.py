@@ -178,11 +178,12 @@ def _free_port() -> int:
 
     The server binds it only once its model is loaded, and again each time it is started: nobody else must get it
     meanwhile."""
-    while True:
+    for _ in range(_PORTS):
         port = _FIRST_PORT + secrets.randbelow(_PORTS)
         with socket.socket() as listener, suppress(OSError):
             listener.bind(("127.0.0.1", port))
             return port
+    raise ConfigError(f"no port of 127.0.0.1 from {_FIRST_PORT} to {_FIRST_PORT + _PORTS - 1} is free for SGLang")
 
 
 def _die_with_host() -> None:

@@ -18,6 +18,8 @@ from serving.releases.canaries.observations import ServedTurn
 from serving.releases.canaries.sequential import confidence_sequence
 
 ALPHA = 0.01
+ALARMED = "an alarm holds releases"
+"""No more than that: whoever may read of releases may not read of the alarms of all namespaces."""
 LEAST_TURNS = 20
 _SCALE = 0.2  # a share that differs by as much is what guards are for
 _LATENCY_SCALE = 0.5
@@ -55,7 +57,7 @@ def tripped(
     the machine's load alone then."""
     for alarm in alarms:
         if alarm.severity == "critical" and RELEASE in alarm.holds:
-            return said(alarm)
+            return ALARMED
     mine, theirs = _by_workload(new), _by_workload(old)
     shared = sorted(mine.keys() & theirs.keys())
     alpha = ALPHA / max(1, len(shared) * (len(GUARDS) + 1))
@@ -68,11 +70,6 @@ def tripped(
         if why is not None:
             return f"latency in {workload}: {why}"
     return None
-
-
-def said(alarm: Alarm) -> str:
-    figures = ", ".join(f"{name} {value:.3g}" for name, value in sorted(alarm.figures.items()))
-    return f"alarm of {alarm.monitor}: {figures}"
 
 
 def _ended(turn: ServedTurn) -> bool:

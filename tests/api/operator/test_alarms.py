@@ -120,7 +120,7 @@ def test_of_anothers_alarm_is_said_that_it_holds_releases_and_no_more(make_servi
     for path in ("/v1/policies", "/v1/releases"):
         hers, all_ = (service.get(path, **bearer(f"key-of-{who}")).json()["held_by"] for who in ("ada", "bob"))
         assert [alarm["alarm_id"] for alarm in hers] == ["of-ada", None]
-        assert hers[1] == {"alarm_id": None, "monitor": None, "meaning": "An alarm that is not of this namespace."}
+        assert hers[1] == {"alarm_id": None, "monitor": None, "meaning": "An alarm of another namespace."}
         assert [alarm["alarm_id"] for alarm in all_] == ["of-ada", "of-carl"]
 
 

@@ -68,6 +68,7 @@ USES: dict[str, Callable[[Any], object]] = {
     "turns.get": lambda view: view.turns.get(NAMESPACE, IDS[0]),
     "turns.recent": lambda view: view.turns.recent(NAMESPACE, NOW - timedelta(hours=1), NOW, 4),
     "turns.of_session": lambda view: view.turns.of_session(NAMESPACE, SESSION),
+    "turns.parents": lambda view: view.turns.parents(NAMESPACE, SESSION),
     "turns.following": lambda view: view.turns.following(turn(100)),
     "turns.has_others": lambda view: view.turns.has_others(NAMESPACE, SESSION, UserHash("u")),
     "turns.has_session": lambda view: view.turns.has_session(NAMESPACE, SESSION),

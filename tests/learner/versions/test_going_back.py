@@ -71,7 +71,7 @@ def test_what_was_made_with_settings_that_are_none_today_is_gone_on_from_by_its_
     world.blobs.put(path, encode(msgspec.structs.replace(made, settings=other)))
     again = world.learner()
     assert (again.newest, again._afresh) == (base_ref(3), True)
-    assert "version 2 was made with settings that are none today" in caplog.text
+    assert "version 2 was made with settings that this build no longer accepts" in caplog.text
     again.close()
 
 

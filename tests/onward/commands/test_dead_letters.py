@@ -11,6 +11,7 @@ from core.errors import ConfigError, OnwardError
 from core.events import DeadLetter, Event, Topic
 from core.ids import base_ref
 from onward.commands import dead_letters
+from onward.replays.history import keep_once
 from onward.wiring.foundation import open_foundation
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -94,3 +95,18 @@ def test_a_reward_goes_back_to_the_rewards(directory: Path) -> None:
 def test_what_names_none_is_refused(directory: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"want TOPIC:PARTITION:OFFSET|no such record"):
         dead_letters.show_one(directory, {}, name, None)
+
+
+def test_a_directory_in_which_no_service_ran_is_left_as_it_was(tmp_path: Path) -> None:
+    typo = tmp_path / "typo"
+    typo.mkdir()
+    commands = (
+        lambda: dead_letters.show_all(typo, {}, 10),
+        lambda: dead_letters.show_one(typo, {}, "turns:0:1", None),
+        lambda: dead_letters.redrive(typo, {}, "turns:0:1"),
+        lambda: keep_once(typo, {}),
+    )
+    for command in commands:
+        with pytest.raises(ConfigError, match="no service has run"):
+            command()
+    assert list(typo.iterdir()) == []

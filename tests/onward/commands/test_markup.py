@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from onward.commands import alarms, client
+from core.errors import ConfigError
+from onward.commands import alarms, client, doctor
 
 WORDS = "[/b]x[red]"
 
@@ -57,3 +58,19 @@ def test_why_an_engine_refuses(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     answers(monkeypatch, client, {"live": 1, "data": [replica]})
     client.show_fleet(Path("data"), None)
     assert capsys.readouterr().out.count(WORDS) == 6
+
+
+def test_what_doctor_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    check = doctor.Check("model", lambda: WORDS, "mend [kafka]")
+
+    def fails() -> str:
+        raise ConfigError(WORDS)
+
+    monkeypatch.setattr(doctor, "_checks", lambda *_: [check, doctor.Check("keys", fails, "mend [kafka]")])
+    assert doctor.examine(tmp_path, {}) == 1
+    out = capsys.readouterr().out
+    assert (out.count(WORDS), out.count("mend [kafka]")) == (2, 1)
+    (tmp_path / "onward.toml").write_text(f'["{WORDS}"]')
+    assert doctor.examine(tmp_path, {}) == 1
+    assert WORDS in capsys.readouterr().out

@@ -36,12 +36,13 @@ def world(request: pytest.FixtureRequest, make_world: MakeWorld) -> ReleaseWorld
     return world
 
 
-def want(world: ReleaseWorld, serve: int, *hold: int) -> None:
+def want(world: ReleaseWorld, serve: int, *hold: int, doubt: tuple[int, ...] = ()) -> None:
     target = ReplicaTarget(
         name=world.names[0],
         lane="live",
         serve=base_ref(serve),
         hold=tuple(base_ref(version) for version in sorted({serve, *hold})),
+        doubt=tuple(map(base_ref, doubt)),
     )
     with world.store.work() as work:
         work.fleet.put_target("local", target)
@@ -238,6 +239,25 @@ def test_blobs_that_cannot_be_reached_are_asked_again_and_no_version_is_refused(
         want(world, 2)
         wait_for(lambda: world.pass_time(2) or len(asked) > 1)
         assert (status(world).serving, status(world).refused) == (1, {})
+    wait_for(lambda: world.pass_time(2) or status(world).serving == 2)
+
+
+@pytest.mark.parametrize("asked", ["switch", "what_is_wrong"])
+def test_blobs_that_a_switch_or_a_probe_needs_may_be_out_of_reach(
+    world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    def unreachable(_: object) -> None:
+        raise OSError("probes/00000002: nothing answers")
+
+    want(world, 1)
+    world.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.engine, asked, unreachable)
+        want(world, 2 if asked == "switch" else 1, doubt=() if asked == "switch" else (1,))
+        for _ in range(3):
+            world.pass_time(2)
+        assert (status(world).serving, status(world).refused) == (1, {})
+    want(world, 2)
     wait_for(lambda: world.pass_time(2) or status(world).serving == 2)
 
 

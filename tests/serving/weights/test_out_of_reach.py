@@ -1,5 +1,6 @@
 """A host whose blobs are out of reach: what its cache has is opened, and nothing else."""
 
+import errno
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -10,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from core.blobs import FsspecBlobs
+from core.errors import BlobsUnavailable
 from core.ids import base_ref
 from core.ports import AdapterConfig, WeightsRef
 from core.store import open_sqlite
@@ -33,6 +35,10 @@ class Line(FsspecBlobs):
     def local(self, path: str, target: Path | None = None) -> Path:
         self._reach(path)
         return super().local(path, target)
+
+    def exists(self, path: str) -> bool:
+        self._reach(path)
+        return super().exists(path)
 
     def _reach(self, path: str) -> None:
         if self.is_cut:
@@ -113,3 +119,41 @@ def test_a_start_keeps_the_given_model_for_the_next_one(line: Line, tmp_path: Pa
         assert ensure_anchor(store, log, here, line, model, "tiny", "local", None) == given
         line.is_cut = True
         assert here.open(given).digest == given.digest
+        with pytest.raises(BlobsUnavailable, match="nothing answers"):
+            ensure_anchor(store, log, here, line, model, "tiny", "local", lambda _: pytest.fail("is asked first"))
+
+
+def test_a_start_goes_on_where_the_given_model_cannot_be_kept(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    save_file({"w": np.arange(6, dtype=np.float32)}, model / "model.safetensors")
+    log = SqliteEventLog(tmp_path / "log.db", 2, 0.01)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with closing(log), closing(open_sqlite(tmp_path / "store.db")) as store:
+        home = BlobWeights(line, tmp_path / "home")
+        monkeypatch.setattr(home, "keep", full)
+        assert ensure_anchor(store, log, home, line, model, "tiny", "local", None).version == base_ref(1)
+    assert "No space left" in caplog.text
+
+
+def test_an_adapter_that_a_former_build_kept_is_left_alone(
+    line: Line, publish: Callable[..., WeightsRef], tmp_path: Path
+) -> None:
+    """It does not say that it is one; once that can be read again, it is written down."""
+    ref = publish(1, AdapterConfig(base_digest="a" * 64, rank=2, alpha=4.0))
+    before = BlobWeights(line, tmp_path / "edge").open(ref)
+    note = before.shards[0].parent / "adapter.json"
+    note.unlink()
+    line.is_cut = True
+    with pytest.raises(OSError, match="nothing answers"):
+        BlobWeights(line, tmp_path / "edge").open(ref)
+    assert before.shards[0].exists()
+    line.is_cut = False
+    BlobWeights(line, tmp_path / "edge").open(ref)
+    line.is_cut = True
+    assert BlobWeights(line, tmp_path / "edge").open(ref) == before

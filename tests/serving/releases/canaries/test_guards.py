@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from core.events import Alarm
 from core.ids import InferenceId
-from serving.releases.canaries.guards import ALPHA, LEAST_TURNS, tripped
+from serving.releases.canaries.guards import ALARMED, ALPHA, LEAST_TURNS, tripped
 from serving.releases.canaries.observations import ServedTurn
 
 numbers = count()
@@ -172,7 +172,7 @@ def alarm(severity: Literal["info", "warning", "critical"], *holds: str) -> Alar
 
 
 def test_a_critical_alarm_that_holds_releases_trips_at_once() -> None:
-    assert tripped([], [], [alarm("critical", "release")]) == "alarm of entropy: entropy 0.125"
+    assert tripped([], [], [alarm("critical", "release")]) == ALARMED
     for other in (alarm("warning", "release"), alarm("critical"), alarm("critical", "training")):
         assert tripped([], [], [other]) is None
 

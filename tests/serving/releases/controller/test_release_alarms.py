@@ -9,6 +9,7 @@ from planted import plant_arms
 from release_world import ReleaseWorld
 
 from core.events import Topic
+from serving.releases.canaries.guards import ALARMED
 
 MakeWorld = Callable[..., ReleaseWorld]
 ON = {
@@ -57,7 +58,7 @@ def held(start_world: MakeWorld) -> ReleaseWorld:
     world.pass_time(1)
     raise_alarm(world)
     world.pass_time(1)
-    assert world.why(2) == "alarm of questions: recent 0.5"
+    assert world.why(2) == ALARMED
     world.publish(1)
     world.pass_time(5)
     assert world.states() == {1: "live", 2: "rolled_back", 3: "candidate"}
@@ -157,7 +158,7 @@ def test_a_canary_is_taken_back_and_the_next_one_waits(start_world: MakeWorld) -
     raise_alarm(world)
     world.pass_time(1)
     assert world.states() == {1: "live", 2: "rolled_back"}
-    assert (world.why(2), world.experiments()[0].verdict) == ("alarm of questions: recent 0.5", "rollback")
+    assert (world.why(2), world.experiments()[0].verdict) == (ALARMED, "rollback")
     world.publish(1)
     world.pass_time(3)
     assert world.states()[3] == "candidate"
@@ -175,7 +176,7 @@ def test_a_canary_goes_before_the_log_is_told(start_world: MakeWorld) -> None:
     world.run()
     raise_alarm(world, told=False)
     world.pass_time(1)
-    assert (world.states()[2], world.why(2)) == ("rolled_back", "alarm of questions: recent 0.5")
+    assert (world.states()[2], world.why(2)) == ("rolled_back", ALARMED)
 
 
 def test_a_promoted_canary_that_does_not_serve_all_yet_is_taken_back(start_world: MakeWorld) -> None:

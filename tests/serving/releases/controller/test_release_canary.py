@@ -10,6 +10,7 @@ from release_world import LEASE_S, ReleaseWorld
 from core import telemetry
 from core.events import Topic
 from core.operations.fleet import Experiment
+from serving.releases.canaries.guards import ALARMED
 
 MakeWorld = Callable[..., ReleaseWorld]
 SETTINGS = {
@@ -224,7 +225,7 @@ def test_an_alarm_that_holds_releases_takes_a_canary_back(world: ReleaseWorld) -
     world.log.append_blocking(Topic.ALARMS, [alarm(world)])
     world.pass_time(1)
     assert world.states() == {1: "live", 2: "rolled_back"}
-    assert world.why(2) == "alarm of broken tool calls: share 0.4"
+    assert world.why(2) == ALARMED
 
 
 def test_a_held_canary_is_left_to_the_operator_and_to_the_guards(world: ReleaseWorld) -> None:

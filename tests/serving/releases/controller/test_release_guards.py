@@ -11,6 +11,7 @@ from release_world import ReleaseWorld
 
 from core import telemetry
 from core.events import Topic
+from serving.releases.canaries.guards import ALARMED
 
 MakeWorld = Callable[..., ReleaseWorld]
 
@@ -134,7 +135,7 @@ def test_an_alarm_takes_one_version_back(world: ReleaseWorld) -> None:
     world.log.append_blocking(Topic.ALARMS, [alarm(world)])
     world.pass_time(1)
     assert world.check_one_lives() == 2
-    assert world.why(3) == "alarm of broken tool calls: share 0.4"
+    assert world.why(3) == ALARMED
     world.log.append_blocking(Topic.ALARMS, [alarm(world, state="acknowledged")])
     world.pass_time(3)
     assert world.check_one_lives() == 2
