@@ -1,25 +1,22 @@
 """The estimators of the candidate's mean reward, or of that less the logged policy's, each with its interval.
 
-snips sum w r / sum w (Hesterberg 1995; Swaminathan & Joachims 2015, "The Self-Normalized Estimator for Counterfactual
-Learning"): unlike plain importance sampling its verdict does not change when all rewards are shifted. clipped Weights
-are cut at c = sqrt(N) (Ionides 2008, "Truncated Importance Sampling"), so that no turn decides alone. What is cut off
-may have earned anything between the least and the greatest reward, and the interval has room for both (the outer
-intervals of Bottou et al. 2013, JMLR 14, "Counterfactual Reasoning and Learning Systems", reaching as far beyond as in
-Imbens & Manski 2004); the value assumes that it earned as the rest did. If nothing is cut, it is snips. dr mean v + sum
-w (r - q) / sum w: predictions v of what the candidate earns, corrected by how far the rewards are from the predictions
-q (Dudík, Langford & Li 2011, arXiv 1103.4601; weights that sum to 1: Thomas & Brunskill 2016, arXiv 1604.00923). Poor
-predictions cost width and nothing else. Those of `predictions` know the situation, not the answer: then v = q.
+`snips` is sum w r / sum w (Hesterberg 1995; Swaminathan & Joachims 2015, "The Self-Normalized Estimator for
+Counterfactual Learning"): it assumes nothing of the rewards, and unlike plain importance sampling its verdict does not
+change when all of them are shifted. `line` takes the reward to be a straight line in the log-ratio, read at the
+candidate's answers (`learner.off_policy.line`): it is half as wide, and wrong where the rewards bend. `stated` is what
+counts: the line where no bend shows, and else the value of `snips` within an interval that holds those of both, so that
+both have to agree.
 
 They are written here because no library that has them is maintained: obp, vw-estimators and scope-rl had their last
 releases in 2023."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from learner.off_policy.jackknife import Estimate, Floats, Statistic, Sums, measure, quantile_beside, t_quantile
+from learner.off_policy.jackknife import Estimate, Statistic, estimate
+from learner.off_policy.line import Line
 from learner.off_policy.overlap import MIN_EFFECTIVE, LoggedTurns, Overlap, overlap
 
 
@@ -28,89 +25,31 @@ class OffPolicy:
     """The result of an evaluation.
 
     `values`: the candidate's mean reward by estimator; `gains`: the same less what was earned on these turns. Both are
-    empty when `overlap.refused` says why."""
+    empty when `overlap.refused` says why. `bends`: whether the rewards do, so that the line does not count alone."""
 
     overlap: Overlap
+    bends: bool = False
     values: Mapping[str, Estimate] = field(default_factory=dict)
     gains: Mapping[str, Estimate] = field(default_factory=dict)
 
 
-def off_policy(
-    turns: LoggedTurns,
-    *,
-    confidence: float = 0.95,
-    reward_range: tuple[float, float] | None = None,
-    min_effective: float = MIN_EFFECTIVE,
-) -> OffPolicy:
-    """Evaluate the candidate. `reward_range`: the least and greatest possible reward; None: those that were seen."""
+def off_policy(turns: LoggedTurns, *, confidence: float = 0.95, min_effective: float = MIN_EFFECTIVE) -> OffPolicy:
+    """Evaluate the candidate."""
     found = overlap(turns, min_effective)
     if found.refused is not None:
         return OffPolicy(found)
-    least, greatest = reward_range or (float(turns.reward_N.min()), float(turns.reward_N.max()))
-    bounds = {
-        "snips": (_snips, _snips, _snips),
-        "clipped": (_clipped, _clipped_with(least), _clipped_with(greatest)),
-        "dr": (_doubly_robust, _doubly_robust, _doubly_robust),
-    }
-    if turns.value_N is None:
-        del bounds["dr"]
-    sums, freedom = _sums(turns), found.effective_clusters - 1
+    line = Line.of(turns)
+    bends = line.bends()
 
-    def enclosed(statistics: tuple[Statistic, ...], less: Statistic) -> Estimate:
-        (value, _), (least, below), (most, above) = (measure(sums, _difference(of, less)) for of in statistics)
-        error = max(below, above)
-        room = (most - least) / error if error else math.inf
-        reach = t_quantile(quantile_beside(room, confidence), freedom)
-        return Estimate(value, least - reach * below, most + reach * above)
+    def all_of(less: Statistic) -> dict[str, Estimate]:
+        def one(of: Statistic, freedom: float) -> Estimate:
+            return estimate(line.sums, lambda sums: of(sums) - less(sums), freedom, confidence)
 
-    return OffPolicy(
-        found,
-        values={name: enclosed(statistics, _nothing) for name, statistics in bounds.items()},
-        gains={name: enclosed(statistics, _earned) for name, statistics in bounds.items()},
-    )
+        snips, straight = one(line.snips, found.effective_clusters - 1), one(line.value, line.freedom)
+        return {"stated": _either(snips, straight) if bends else straight, "line": straight, "snips": snips}
+
+    return OffPolicy(found, bends, all_of(lambda sums: np.zeros_like(sums["z0"])), all_of(line.earned))
 
 
-def _sums(turns: LoggedTurns) -> Sums:
-    weight_N, reward_N = np.exp(turns.log_ratio_N), turns.reward_N
-    clipped_N = np.minimum(weight_N, math.sqrt(len(weight_N)))
-    value_N = np.zeros_like(reward_N) if turns.value_N is None else turns.value_N
-    predicted_N = value_N if turns.predicted_N is None else turns.predicted_N
-    return turns.sums(
-        turns=np.ones_like(reward_N),
-        reward=reward_N,
-        weight=weight_N,
-        weighted=weight_N * reward_N,
-        clipped=clipped_N,
-        clipped_weighted=clipped_N * reward_N,
-        value=value_N,
-        mended=weight_N * (reward_N - predicted_N),
-    )
-
-
-def _difference(one: Statistic, other: Statistic) -> Statistic:
-    return lambda sums: one(sums) - other(sums)
-
-
-def _nothing(sums: Sums) -> Floats:
-    return np.zeros_like(sums["turns"])
-
-
-def _earned(sums: Sums) -> Floats:
-    return sums["reward"] / sums["turns"]
-
-
-def _snips(sums: Sums) -> Floats:
-    return sums["weighted"] / sums["weight"]
-
-
-def _doubly_robust(sums: Sums) -> Floats:
-    return sums["value"] / sums["turns"] + sums["mended"] / sums["weight"]
-
-
-def _clipped(sums: Sums) -> Floats:
-    return sums["clipped_weighted"] / sums["clipped"]
-
-
-def _clipped_with(rest: float) -> Statistic:
-    """Return the statistic in which the weight that was cut off earned `rest`."""
-    return lambda sums: (sums["clipped_weighted"] + rest * (sums["weight"] - sums["clipped"])) / sums["weight"]
+def _either(snips: Estimate, line: Estimate) -> Estimate:
+    return Estimate(snips.value, min(snips.low, line.low), max(snips.high, line.high))

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Sums = Mapping[str, Floats]  # by column, of each cluster; or of all clusters, or of all but one
-_HALVINGS = 40  # of half the chance of error
 Statistic = Callable[[Sums], Floats]
 
 
@@ -49,27 +48,6 @@ def measure(sums_G: Sums, statistic: Statistic) -> tuple[float, float]:
     value = float(statistic(whole))
     squared = (len(without_G) - 1) / len(without_G) * float(((without_G - without_G.mean()) ** 2).sum())
     return value, math.sqrt(squared)
-
-
-def quantile_beside(room: float, confidence: float) -> float:
-    """Return the quantile by which an interval must extend beyond both ends of a range that holds the value.
-
-    The range is `room` standard errors wide, and the interval holds the value with this confidence wherever in the
-    range it is (Imbens & Manski 2004, Econometrica 72, eq. 6-7). If the range has no width the value can be missed at
-    both ends, in a wide one only at the nearer."""
-    normal = NormalDist()
-
-    def held(probability: float) -> float:
-        z = normal.inv_cdf(probability)
-        return normal.cdf(z + room) - normal.cdf(-z)
-
-    least, most = confidence, (1 + confidence) / 2
-    if held(most) <= confidence:  # no room
-        return most
-    for _ in range(_HALVINGS):
-        middle = (least + most) / 2
-        least, most = (middle, most) if held(middle) < confidence else (least, middle)
-    return most
 
 
 def t_quantile(probability: float, freedom: float) -> float:

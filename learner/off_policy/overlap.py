@@ -27,15 +27,13 @@ class LoggedTurns:
     """The logged turns of an evaluation.
 
     `log_ratio_N`: summed over the turn's sampled tokens, candidate less behaviour; -inf where the candidate would never
-    have given the answer. `value_N`: the reward predicted for the turn under the candidate; `predicted_N`: for the
-    answer that was given (absent: the same, if predicted from the prompt alone). Predictions must come from other
-    turns."""
+    have given the answer. `value_N`: the reward predicted from what was known before the answer, and from other users'
+    turns; absent: 0."""
 
     log_ratio_N: Floats
     reward_N: Floats
     cluster_N: NDArray[np.int64]
     value_N: Floats | None = None
-    predicted_N: Floats | None = None
 
     @classmethod
     def of(
@@ -44,18 +42,15 @@ class LoggedTurns:
         rewards: ArrayLike,
         clusters: Sequence[str] | NDArray[np.int64],
         values: ArrayLike | None = None,
-        predicted: ArrayLike | None = None,
     ) -> "LoggedTurns":
         """Make turns from columns. Raises ValueError naming what differs in length."""
-        columns = {"log_ratios": log_ratios, "rewards": rewards, "values": values, "predicted": predicted}
+        columns = {"log_ratios": log_ratios, "rewards": rewards, "values": values}
         arrays = {name: np.asarray(c, dtype=np.float64) for name, c in columns.items() if c is not None}
         clusters_N = np.unique(np.asarray(clusters), return_inverse=True)[1].astype(np.int64)
         for name, array in arrays.items():
             if array.shape != clusters_N.shape:
                 raise ValueError(f"{name}: {array.shape} for {clusters_N.shape} turns")
-        if predicted is not None and values is None:
-            raise ValueError("predicted: without values")
-        return cls(arrays["log_ratios"], arrays["rewards"], clusters_N, arrays.get("values"), arrays.get("predicted"))
+        return cls(arrays["log_ratios"], arrays["rewards"], clusters_N, arrays.get("values"))
 
     def sums(self, **columns_N: Floats) -> Sums:
         return summed(self.cluster_N, columns_N)
@@ -93,12 +88,14 @@ def overlap(turns: LoggedTurns, min_effective: float = MIN_EFFECTIVE) -> Overlap
     highest = float(turns.log_ratio_N.max())
     relative_N = np.exp(turns.log_ratio_N - highest)  # no overflow; shares and Kish do not care for the scale
     relative_G = turns.sums(weight=relative_N)["weight"]
-    worth = kish(relative_G)
+    worth, even = kish(relative_G), kish(turns.sums(turns=np.ones_like(relative_N))["turns"])
     mean_weight = None
     if highest > _LARGEST:
         refused: str | None = f"not enough overlap: one answer is exp({highest:.0f}) times as likely"
     elif worth < min_effective:
         refused = f"not enough overlap: {len(turns.cluster_N)} turns are worth {worth:.1f} users, not {min_effective:g}"
+    elif even < min_effective:
+        refused = f"too few users: {len(turns.cluster_N)} turns are those of {even:.1f} users, not {min_effective:g}"
     else:
         mean_weight = _mean_weight(turns, worth)
         apart = not mean_weight.low <= 1 <= mean_weight.high
@@ -118,11 +115,10 @@ def _unusable(turns: LoggedTurns) -> str | None:
     if not len(turns.reward_N):
         return "no turns"
     ratios_N = turns.log_ratio_N
-    predictions = [p for p in (turns.value_N, turns.predicted_N) if p is not None]
     for what, wrong_N in (
         ("log-ratio", np.isnan(ratios_N) | (ratios_N == math.inf)),
         ("reward", ~np.isfinite(turns.reward_N)),
-        *(("prediction", ~np.isfinite(prediction)) for prediction in predictions),
+        ("prediction", ~np.isfinite(0.0 if turns.value_N is None else turns.value_N)),
     ):
         if wrong_N.any():
             return f"{wrong_N.sum()} of {len(wrong_N)} turns have no finite {what}, the first at {wrong_N.argmax()}"

@@ -1,9 +1,10 @@
-"""Predicted rewards of turns, from other users' turns, for the doubly robust estimator.
+"""Predicted rewards of turns, from other users' turns, which the line is fitted beyond.
 
 A prediction is the mean reward of the turn's stratum, shrunk to that of all turns when the stratum has few. It knows
-nothing of the answer, so it is the same for the candidate's answer and the given one: a control variate, which narrows
-the interval by what strata explain of the rewards. So a stratum must be known before the answer is: what a reward is
-made of is not, and predicting by it would take from a better candidate the very thing that it does better.
+nothing of the answer, so it is the same for the candidate's answer and the given one: what strata explain of the
+rewards neither widens the interval nor passes for what the candidate does better. So a stratum must be known before the
+answer is: what a reward is made of is not, and predicting by it would take from a better candidate the very thing that
+it does better.
 
 Legend: N turns."""
 

@@ -19,13 +19,13 @@ _SAME = ("from", "to", "missing", "spec", "holdout", "rewards_digest", "weights_
 def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict[str, Any]:
     """Print two replays side by side, and return the comparison.
 
-    `same` is what both have, `settings` what differs, `figures` are pairs by name, and `refused` says why users held
-    out tell nothing. Raises ConfigError when either is no replay."""
+    `same` is what both have, `settings` what differs, `figures` are pairs by name, and `says` is what users held out
+    can say of each. Raises ConfigError when either is no replay."""
     a, b = read(first), read(second)
     learners = [under_their_names(report["learner"], "learner") for report in (a, b)]
     compared = {
         "same": {name: a[name] == b[name] for name in _SAME},
-        "refused": tuple((report["held_out"] or {}).get("refused") for report in (a, b)),
+        "says": tuple(_said(report) for report in (a, b)),
         "settings": dict(_different(learners[0], learners[1])),
         "figures": dict(_figures(a, b)),
     }
@@ -35,6 +35,11 @@ def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict
     else:
         _show(console, compared, (str(first), str(second)))
     return compared
+
+
+def _said(report: dict[str, Any]) -> str | None:
+    held = report["held_out"] or {}
+    return held.get("says", held.get("refused"))  # a former build's report has no words but why it cannot say
 
 
 def _different(a: dict[str, Any], b: dict[str, Any], above: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
@@ -54,7 +59,7 @@ def _figures(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, tuple[
         yield f"{name}, last {_TAIL} updates", (_tail(a, name), _tail(b, name))
     for stratum in sorted(a["strata"].keys() | b["strata"].keys()):
         yield f"reward, {stratum}", (_reward(a, stratum), _reward(b, stratum))
-    for name in ("snips", "clipped", "dr"):
+    for name in ("stated", "line", "snips"):
         for bound in ("low", "value", "high"):
             pair = (_gain(a, name, bound), _gain(b, name, bound))
             if pair != (None, None):
@@ -91,9 +96,9 @@ def _show(console: Console, compared: dict[str, Any], names: tuple[str, str]) ->
         console.print("[yellow]other reward specs[/]: rewards are not in the same measure")
     if same["weights_digest"]:
         console.print("the same weights, bit for bit")
-    for name, why in zip(names, compared["refused"], strict=True):
-        if why is not None:
-            console.print(f"{name}: users held out tell nothing of it: {why}", markup=False, highlight=False)
+    for name, words in zip(names, compared["says"], strict=True):
+        if words is not None:
+            console.print(f"{name}, users held out: {words}", markup=False, highlight=False)
     table = Table(Column(no_wrap=True), *(Column(Text(name)) for name in names))  # a setting's name can be copied whole
     for name, pair in compared["settings"].items():
         table.add_row(f"learner.{name}", *(Text(str(value)) for value in pair))

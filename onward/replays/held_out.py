@@ -8,13 +8,13 @@ from typing import Any
 from core.events import Completion, Reward
 from core.ids import InferenceId
 from core.ports import WeightsRef
-from core.reward_spec import RewardSpec
 from core.settings import LearnerSettings
 from learner.batches.backlog import Bounds, refusal
 from learner.model.policy_model import PolicyModel
 from learner.off_policy.estimators import OffPolicy, off_policy
 from learner.off_policy.jackknife import Estimate
 from learner.off_policy.log_ratios import logged_turns
+from learner.off_policy.told import cannot_say, told
 from learner.sequences.masks import MasksOfTurns
 from learner.sequences.scored import ScoredTurn
 from learner.versions.loading import load_version
@@ -34,22 +34,21 @@ def split(rewards: Sequence[Reward], share: float, target: Foundation) -> tuple[
     return learned, [reward for reward in rewards if reward.inference_id in held]
 
 
-def judge(
-    target: Foundation, model: Path, held: Iterable[Reward], spec: RewardSpec, settings: LearnerSettings
-) -> dict[str, Any]:
-    """Estimate the newest version's rewards on the last revisions of held-out turns, with 95 % intervals."""
+def judge(target: Foundation, model: Path, held: Iterable[Reward], settings: LearnerSettings) -> dict[str, Any]:
+    """Estimate the newest version's rewards on the last revisions of held-out turns, with 95 % intervals.
+
+    `says` is what follows from them, and what does not, in words."""
     last = {reward.inference_id: reward for reward in held}
     found = _turns(target, set(last))
     fits = Bounds(masks=MasksOfTurns(model))
     batch = [ScoredTurn(found[name], reward) for name, reward in last.items() if not refusal(found[name], reward, fits)]
     result: dict[str, Any] = {"turns": len(last), "unusable": len(last) - len(batch)}
     if not batch:
-        return result | {"refused": "no turn that could be learned from", "values": {}, "gains": {}}
+        why = "no turn that could be learned from"
+        return result | {"refused": why, "says": cannot_say(why), "values": {}, "gains": {}}
     candidate = _candidate(target, model, settings.device)
     logged = logged_turns(candidate, batch, settings.compute.micro_batch_tokens, settings.device)
-    clips = [spec.rules(scored.reward.workload, scored.reward.namespace).clip for scored in batch]
-    bounds = min(least for least, _ in clips), max(greatest for _, greatest in clips)
-    return result | _figures(off_policy(logged, reward_range=bounds))
+    return result | _figures(off_policy(logged))
 
 
 def _place(turn: Completion) -> float:
@@ -79,6 +78,8 @@ def _figures(result: OffPolicy) -> dict[str, Any]:
     return {
         "effective_turns": result.overlap.effective,
         "refused": result.overlap.refused,
+        "says": told(result),
+        "bends": result.bends,
         "values": {name: _interval(estimate) for name, estimate in result.values.items()},
         "gains": {name: _interval(estimate) for name, estimate in result.gains.items()},
     }

@@ -74,7 +74,7 @@ def replay_log(
             rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
             learned, held = split(rewards, holdout, target)
             left_out = _learn(source, target, learned, settings, progress)
-            judged = judge(target, source.model, held, reward_spec, settings) if holdout else None
+            judged = judge(target, source.model, held, settings) if holdout else None
             kept_out = solutions_kept_out(settings).values()
             report = report_of(target, rewards, reward_spec, settings, (first, last), history.missing, kept_out) | {
                 "left_out": left_out,

@@ -8,7 +8,8 @@ from core.ids import PolicyRef
 from serving.evals.gate import GateDecision
 
 Action = Literal["refuse", "hold", "pass"]
-_BEST_FIRST = ("dr", "clipped", "snips")  # see docs/decisions/0015-off-policy-intervals.md
+BEST_FIRST = ("stated", "snips")  # see docs/decisions/0044-a-line-where-it-is-straight.md
+_BENDS = " (their rewards bend as its answers become likelier: two estimates had to agree)"
 LEFT = GateVerdict(action="ask", why="the service asks it its own cases")
 _UNJUDGED = "nothing has judged it: neither cases nor users held out"
 
@@ -22,13 +23,14 @@ def of_cases(found: GateDecision, live: PolicyRef) -> GateVerdict:
 def of_users(held_out: Mapping[str, Any], margin: float) -> GateVerdict:
     """`held_out`: of a replay's report. `margin`: of reward, by which it may have earned less."""
     if held_out["refused"] is not None:
-        return GateVerdict(action="hold", why=f"users held out: {held_out['refused']}", figures={})
+        return GateVerdict(action="hold", why=f"users held out cannot say: {held_out['refused']}", figures={})
     gains = held_out["gains"]
-    name = next(name for name in _BEST_FIRST if name in gains)
+    name = next(name for name in BEST_FIRST if name in gains)
     gain = gains[name]
     within = f"{gain['value']:+.3f}, within [{gain['low']:+.3f}, {gain['high']:+.3f}]"
     action, said = _decided(gain["low"], gain["high"], margin)
-    return GateVerdict(action=action, why=f"users held out: {said}: {within} ({name})", figures=_named("gain", gain))
+    bends = _BENDS if held_out.get("bends") else ""  # an older build's report says nothing of it
+    return GateVerdict(action=action, why=f"users held out: {said}: {within}{bends}", figures=_named("gain", gain))
 
 
 def together(found: Sequence[GateVerdict]) -> GateVerdict:

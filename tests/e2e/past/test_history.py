@@ -201,6 +201,7 @@ def test_some_users_are_kept_apart_to_judge_the_candidate(directories: dict[str,
     assert 0 < held["turns"] < COUNT
     assert sum(update["turns"] for update in report["updates"]) <= COUNT - held["turns"]
     assert "users, not 30" in held["refused"]
+    assert held["refused"] in held["says"]
     with pytest.raises(ConfigError, match="--holdout 1: want a share"):
         replay_log(directories["log"], tmp_path / "all", None, None, holdout=1.0)
 

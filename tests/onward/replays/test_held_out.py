@@ -69,22 +69,30 @@ def test_users_who_like_what_it_prefers_let_it_pass_and_others_refuse_it(
     target: Foundation, held: list[Completion], tmp_path: Path, likes_it: bool, action: str
 ) -> None:
     said = rewards(held, np.where(likelier(held, tmp_path) == likes_it, 1.0, -0.5))
-    found = judge(target, MODEL, said, target.spec, SETTINGS)
+    found = judge(target, MODEL, said, SETTINGS)
     assert (found["turns"], found["unusable"], found["refused"]) == (USERS, 0, None)
     assert found["effective_turns"] > 40
-    assert found["gains"].keys() == found["values"].keys() == {"snips", "clipped", "dr"}
+    assert found["gains"].keys() == found["values"].keys() == {"stated", "line", "snips"}
     for gain in found["gains"].values():
         assert gain["low"] < gain["value"] < gain["high"]
         assert (gain["value"] > 0) == likes_it
     verdict = of_users(found, 0.05)
     assert verdict.action == action, verdict
-    assert verdict.why.endswith("(dr)")
-    assert verdict.figures["gain_value"] == found["gains"]["dr"]["value"]
+    assert verdict.figures["gain_value"] == found["gains"]["stated"]["value"]
+    assert ("two estimates" in verdict.why) == found["bends"]
+    assert found["says"].startswith(f"The candidate's gain would have been {found['gains']['stated']['value']:+.3f} ")
 
 
 def test_the_same_users_say_the_same_in_any_order(target: Foundation, held: list[Completion]) -> None:
     said = rewards(held, np.where(np.arange(USERS) % 5, 1.0, -0.5))
-    found = judge(target, MODEL, said, target.spec, SETTINGS)
-    assert judge(target, MODEL, said, target.spec, SETTINGS) == found
-    again = judge(target, MODEL, said[::-1], target.spec, SETTINGS)
-    assert again["gains"]["dr"] == pytest.approx(found["gains"]["dr"], abs=1e-6)
+    found = judge(target, MODEL, said, SETTINGS)
+    assert judge(target, MODEL, said, SETTINGS) == found
+    again = judge(target, MODEL, said[::-1], SETTINGS)
+    assert again["gains"]["stated"] == pytest.approx(found["gains"]["stated"], abs=1e-6)
+
+
+def test_where_no_turn_can_be_learned_from_they_cannot_say(target: Foundation, held: list[Completion]) -> None:
+    found = judge(target, MODEL, [], SETTINGS)
+    assert (found["turns"], found["unusable"], found["gains"]) == (0, 0, {})
+    assert found["says"] == f"These turns cannot say what the candidate would have earned: {found['refused']}."
+    assert of_users(found, 0.05).action == "hold"

@@ -11,7 +11,7 @@ from onward.replays.report import draw, strata, summary
 
 GAINS = {
     "snips": {"value": 0.1, "low": -0.05, "high": 0.25},
-    "dr": {"value": 0.2, "low": 0.1, "high": 0.3},
+    "stated": {"value": 0.2, "low": 0.1, "high": 0.3},
 }
 REPORT: dict[str, Any] = {
     "missing": 0,
@@ -52,7 +52,7 @@ def test_the_summary_has_what_users_held_out_say() -> None:
     ("held", "shown"),
     [
         (None, []),
-        (REPORT["held_out"], ["snips", "dr"]),
+        (REPORT["held_out"], ["snips", "stated"]),
         ({"turns": 0, "refused": "no turn that could be learned from", "gains": {}}, ["no turn that could"]),
     ],
     ids=["none", "gains", "refused"],

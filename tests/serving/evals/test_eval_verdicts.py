@@ -11,14 +11,14 @@ from serving.evals.verdicts import of_cases, of_users, together
 def held_out(low: float, value: float, high: float) -> dict[str, object]:
     return {
         "refused": None,
-        "gains": {"snips": {"low": -9, "value": -9, "high": -8}, "clipped": {"low": low, "value": value, "high": high}},
+        "gains": {"snips": {"low": -9, "value": -9, "high": -8}, "stated": {"low": low, "value": value, "high": high}},
     }
 
 
 @pytest.mark.parametrize(
     ("gain", "action", "said"),
     [
-        ((0.01, 0.05, 0.09), "pass", "no less by 0.05: +0.050, within [+0.010, +0.090] (clipped)"),
+        ((0.01, 0.05, 0.09), "pass", "no less by 0.05: +0.050, within [+0.010, +0.090]"),
         ((-0.049, 0.0, 0.05), "pass", "no less by 0.05"),
         ((-0.051, 0.0, 0.05), "hold", "not shown to earn no less by 0.05"),
         ((-0.09, -0.05, -0.001), "refuse", "it would have earned less"),
@@ -32,9 +32,14 @@ def test_what_users_held_out_say(gain: tuple[float, float, float], action: str, 
     assert found.figures == {"gain_low": gain[0], "gain_value": gain[1], "gain_high": gain[2]}
 
 
+def test_it_is_said_when_two_estimates_had_to_agree() -> None:
+    said = [of_users(held_out(0.01, 0.05, 0.09) | {"bends": bends}, 0.05).why for bends in (False, True)]
+    assert said[1] == f"{said[0]} (their rewards bend as its answers become likelier: two estimates had to agree)"
+
+
 def test_users_who_cannot_tell_hold_it_and_say_why() -> None:
     found = of_users({"refused": "12 users, not 30", "gains": {}}, 0.05)
-    assert (found.action, found.why) == ("hold", "users held out: 12 users, not 30")
+    assert (found.action, found.why) == ("hold", "users held out cannot say: 12 users, not 30")
 
 
 def test_all_that_was_asked_has_a_say() -> None:
