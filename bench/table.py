@@ -65,9 +65,10 @@ def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> di
     return {name: statistics.median(values) for name, values in figures.items()}
 
 
-def report(name: str, rows: Sequence[Row]) -> None:
-    """Print the table and write `bench/results/NAME.json`."""
-    table = Table("metric", "value", "unit", "against", "ratio", "goal", "holds", title=f"{name} on {machine()}")
+def report(name: str, rows: Sequence[Row], card: str = "") -> None:
+    """Print the table and write `bench/results/NAME.json`. `card`: the GPU that computed, if one did."""
+    here = f"{card}, {machine()}" if card else machine()
+    table = Table("metric", "value", "unit", "against", "ratio", "goal", "holds", title=f"{name} on {here}")
     for row in rows:
         table.add_row(
             row.metric,
@@ -80,7 +81,7 @@ def report(name: str, rows: Sequence[Row]) -> None:
         )
     Console().print(table)
     RESULTS.mkdir(exist_ok=True)
-    content = {"machine": machine(), "commit": commit(), "rows": [row.written() for row in rows]}
+    content = {"machine": here, "commit": commit(), "rows": [row.written() for row in rows]}
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
 
 

@@ -2,14 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from model_configs import written
+from onward_kernels import token_logprobs_and_entropy
 
 from bench import table
 from bench.check import commits
 from bench.demos import gpu
 from bench.demos.gpu import METRICS, WAYS, of_samples, rows
+from bench.updates import gpu_head, gpu_update
 
 SAMPLES = {
     "onward_generated_tokens_total": 6000.0,
@@ -72,3 +76,32 @@ def test_without_a_gpu_every_row_stands_without_a_value(
     assert all(row["value"] is None and row["holds"] for row in written["rows"])
     assert commits("gpu", written)  # `make bench-check` takes such a result
     assert "not measured" in capsys.readouterr().out
+
+
+def test_a_result_names_the_card_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "RESULTS", tmp_path)
+    made = list(gpu_head.compared("a task", "ms", {"whole logits": 2.0, "kernels": 3.0, "Liger": 8.0}, 1.1))
+    table.report("gpu_head", made, card="NVIDIA H100")
+    written = json.loads((tmp_path / "gpu_head.json").read_text())
+    assert written["machine"] == f"NVIDIA H100, {table.machine()}"
+    assert [(row["ratio"], row["goal"], row["holds"]) for row in written["rows"]] == [
+        (None, None, True),
+        (1.5, 1.1, False),
+        (4.0, None, True),
+    ]
+
+
+@pytest.mark.parametrize("benchmark", [gpu_head, gpu_update])
+def test_what_only_a_gpu_can_measure_says_so(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(benchmark, "report", lambda *_, **__: pytest.fail("the result before stays"))
+    with pytest.raises(SystemExit, match="there is no GPU here"):
+        benchmark.main()
+
+
+def test_the_kernels_that_are_measured_are_what_was_written_by_hand() -> None:
+    """On a processor, where the same function computes in tiles."""
+    torch.manual_seed(0)
+    hidden_ND, weight_VD, targets_N = torch.randn(5, 8), torch.randn(5001, 8), torch.randint(0, 5001, (5,))
+    expected_N, _ = token_logprobs_and_entropy(hidden_ND, weight_VD, targets_N, torch.ones(5))
+    torch.testing.assert_close(gpu_head.whole_logits(hidden_ND, weight_VD, targets_N), expected_N)

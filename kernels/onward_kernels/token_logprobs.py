@@ -8,7 +8,7 @@ With z = hidden weight^T / temperature, and minus infinity where the sampling ma
 A vocabulary of up to `WIDTH` ids without masks is one log_softmax for `chunk` tokens at a time, here, with logits as
 precise as hidden states. For a larger one, or with masks, logits exist only in tiles of tokens and ids, in float32 or
 wider: `torch_passes`, which define the result, or on a GPU `triton_passes`. `python -m bench logprob_head` compares
-them with whole logits.
+the former with whole logits, and `gpu_head` the latter.
 
 Legend: N tokens, D hidden size, V vocabulary, C tokens of a chunk."""
 

@@ -3,7 +3,7 @@
 import torch
 import triton
 from onward_kernels.head import FLOOR, NOTHING
-from onward_kernels.triton_passes import SHARE, _grad_logits, _moments, blocks
+from onward_kernels.triton_passes import PRECISION, SHARE, _grad_logits, _moments, blocks
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -18,7 +18,8 @@ KINDS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 def compile_for(kernel: triton.JITFunction, kind: str, masked: bool) -> bytes:  # type: ignore[type-arg]
     options = blocks(KINDS[kind], masked)
     warps = {"num_warps": options.pop("num_warps")}
-    fixed = {"SHARE": SHARE, "MASKED": masked, "WIDEN": False, "FLOOR": FLOOR, "NOTHING": NOTHING, **options}
+    fixed = {"SHARE": SHARE, "MASKED": masked, "WIDEN": False, "PRECISION": PRECISION, **options}
+    fixed |= {"FLOOR": FLOOR, "NOTHING": NOTHING}
     fixed = {name: value for name, value in fixed.items() if name in kernel.arg_names}
     types = dict.fromkeys(("hidden", "weight", "grad_out"), f"*{kind}") | READ | dict.fromkeys(VECTORS[kernel], "*fp32")
     types |= dict.fromkeys(("N", "V", "D", "first", "last"), "i32") | dict.fromkeys(fixed, "constexpr")

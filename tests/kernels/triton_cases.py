@@ -11,17 +11,18 @@ from onward_kernels.head import Head
 from onward_kernels.tiled import TiledLogprobs
 from onward_kernels.torch_passes import TorchPasses
 from onward_kernels.triton_passes import INTERPRETED, TritonPasses
-from plain_head import Inputs, both_gradients, make_inputs, some_ids
+from plain_head import Inputs, both_gradients, make_inputs, naive, some_ids
 from torch import Tensor
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
+SHARE = triton_passes.SHARE
 # tokens, hidden size, vocabulary: nothing a multiple of a block, one of everything, several blocks, several shares
-SHAPES = [(1, 1, 1), (1, 5, 2), (70, 9, 31), (65, 33, 65), (2, 3, 257)]
+SHAPES = [(1, 1, 1), (1, 5, 2), (70, 9, 31), (65, 33, 65), (2, 3, 513)]
 
 
 @pytest.fixture(autouse=True)
 def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_passes, "SHARE", 128)
+    monkeypatch.setattr(triton_passes, "SHARE", 256)
 
 
 def cast(inputs: Inputs, dtype: torch.dtype, *more: torch.dtype) -> Inputs:
@@ -81,14 +82,21 @@ def test_huge_logits(scale: float) -> None:
 
 
 def test_one_id_allowed_each_is_certain() -> None:
-    inputs = cast(make_inputs(4, 3, 300), torch.float32)  # in most shares of the vocabulary nothing is allowed
-    mask = SamplingMask.of([[target] for target in inputs[2].tolist()], 300)
+    inputs = cast(make_inputs(4, 3, 900), torch.float32)  # in most shares of the vocabulary nothing is allowed
+    mask = SamplingMask.of([[target] for target in inputs[2].tolist()], 900)
     assert not any(tensor.any() for tensor in agree(inputs, mask))
 
 
 def test_slabs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_passes, "SLAB", 1)  # a block of ids at a time
     agree(cast(make_inputs(9, 4, 150), torch.float32))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_no_block_reaches_into_the_next_share(dtype: torch.dtype, masked: bool) -> None:
+    """Its ids would count twice."""
+    assert SHARE % triton_passes.blocks(dtype, masked)["BLOCK_V"] == 0
 
 
 def test_no_tokens_and_frozen_weights() -> None:
@@ -107,3 +115,24 @@ def test_tensors_on_a_gpu_are_scored_by_the_kernels() -> None:
     outputs = token_logprobs_and_entropy(*inputs, width=16)
     assert type(outputs[0].grad_fn).__name__ == "TiledLogprobsBackward"
     assert isinstance(outputs[0].grad_fn.passes, TritonPasses)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="too large for the interpreter")
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(70, 131, 50_001), (130, 576, 49_152), (67, 1024, 151_936)])
+def test_models_own_sizes_agree_with_float64(shape: tuple[int, int, int], dtype: torch.dtype, masked: bool) -> None:
+    """They are held to whole logits in float64 of the same inputs: nothing a multiple of a block, SmolLM2, Qwen3."""
+    hidden_ND, weight_VD, targets_N, temperature_N = make_inputs(*shape)
+    scaled = (hidden_ND.detach(), weight_VD.detach() * shape[1] ** -0.5, targets_N, temperature_N)
+    inputs = cast(scaled, dtype)
+    allowed = some_ids(targets_N, shape[2], 0) if masked else None
+    mask = SamplingMask.of(allowed, shape[2]).to(DEVICE) if allowed else None
+    outputs = token_logprobs_and_entropy(*inputs, mask=mask)
+    wide = (*(tensor.detach().double().requires_grad_() for tensor in inputs[:2]), inputs[2], inputs[3].double())
+    expected = naive(*wide, allowed)
+    found = [*outputs, *both_gradients([each.cpu() for each in outputs], inputs)]
+    right = [*expected, *both_gradients([each.cpu() for each in expected], wide)]
+    bounds = [1e-5, 1e-5, *[1e-5 if dtype == torch.float32 else 1e-2] * 2]
+    for mine, plain, bound in zip(found, right, bounds, strict=True):
+        assert float((mine.double() - plain).norm() / plain.norm()) < bound
