@@ -1,7 +1,4 @@
-"""The store's tables, the same on SQLite and Postgres.
-
-Times are UTC microseconds since 1970; events are msgpack blobs beside the columns that queries need. The revisions in
-`migrations/` lead to exactly these tables: whoever changes one here adds a revision there."""
+"""The tables of what happened: turns, rewards, versions, releases, and what works on them."""
 
 from sqlalchemy import (
     BigInteger,
@@ -11,27 +8,11 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
-    String,
     Table,
     Text,
 )
 
-from core.ids import BASE
-
-REVISION = "8"
-"""The revision of the schema below: the newest of `migrations/`."""
-
-metadata = MetaData()
-
-Name = String().with_variant(String(collation="C"), "postgresql")
-"""A string ordered byte by byte, as SQLite does, whatever the locale of the database."""
-
-
-def _of_policy(name: str = "policy", *, primary_key: bool = False) -> "Column[str]":
-    """Return the column of a version's policy: a version's key is its policy and number (`core.ids.PolicyRef`)."""
-    return Column(name, Name, primary_key=primary_key, nullable=False, server_default=BASE)
-
+from core.store.database.tables.parts import Name, metadata, of_policy
 
 # Builds that knew no revisions look here, and refuse a schema that is not theirs.
 meta = Table("meta", metadata, Column("key", Name, primary_key=True), Column("value", Name, nullable=False))
@@ -76,7 +57,7 @@ turns = Table(
     Column("learn", Boolean, nullable=False),
     Column("transcript_digest", Name),
     Column("record", LargeBinary, nullable=False),
-    _of_policy(),
+    of_policy(),
     Column("client", Name),  # null: of before revision 8, or nobody noted it; so the protocol
     Column("protocol", Name),
     Index("turns_by_time", "namespace", "inference_id"),  # an id begins with the time
@@ -172,12 +153,12 @@ ledger_sessions = Table(
 policies = Table(
     "policies",
     metadata,
-    _of_policy(primary_key=True),
+    of_policy(primary_key=True),
     Column("version", BigInteger, primary_key=True, autoincrement=False),
     Column("state", Name, nullable=False),  # allocated, then a ReleaseState
     Column("digest", Name),
     Column("parent", BigInteger),
-    _of_policy("parent_policy"),
+    of_policy("parent_policy"),
     Column("created_at", BigInteger, nullable=False),
     Column("record", LargeBinary),  # null while only allocated
     Index("policies_by_state", "policy", "state", "version"),
@@ -193,7 +174,7 @@ releases = Table(
     Column("why", Text, nullable=False),
     Column("by", Name, nullable=False),
     Column("at", BigInteger, nullable=False),
-    _of_policy(),
+    of_policy(),
     Index("releases_by_state", "cluster", "policy", "state", "sequence"),
 )
 
@@ -233,7 +214,7 @@ experiments = Table(
     Column("started_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
     Column("record", LargeBinary, nullable=False),
-    _of_policy(),
+    of_policy(),
     Index("experiments_by_cluster", "cluster", "policy", "ended_at"),
 )
 
@@ -250,7 +231,7 @@ orders = Table(
     Column("done_at", BigInteger),
     Column("error_code", Name),
     Column("error", Text),
-    _of_policy(),
+    of_policy(),
     Index("orders_open", "cluster", "policy", "done_at"),
     sqlite_autoincrement=True,
 )
@@ -259,7 +240,7 @@ switches = Table(
     "switches",
     metadata,
     Column("cluster", Name, primary_key=True),
-    _of_policy(primary_key=True),
+    of_policy(primary_key=True),
     Column("record", LargeBinary, nullable=False),
 )
 

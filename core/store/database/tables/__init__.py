@@ -1,0 +1,63 @@
+"""The store's tables, the same on SQLite and Postgres.
+
+Times are UTC microseconds since 1970; events are msgpack blobs beside the columns that queries need. The revisions in
+`migrations/` lead to exactly these tables: whoever changes one here adds a revision there."""
+
+from core.store.database.tables.events import (
+    IS_OPEN,
+    UNTOLD,
+    WAITS,
+    alarms,
+    archived,
+    dead_letters,
+    experiments,
+    leases,
+    ledger_outcomes,
+    ledger_sessions,
+    ledger_turns,
+    meta,
+    monitor_references,
+    offsets,
+    orders,
+    outcomes,
+    policies,
+    releases,
+    replica_targets,
+    replicas,
+    rewards,
+    switches,
+    turns,
+)
+from core.store.database.tables.parts import Name, metadata
+
+REVISION = "8"
+"""The revision of the schema below: the newest of `migrations/`."""
+
+__all__ = [
+    "IS_OPEN",
+    "REVISION",
+    "UNTOLD",
+    "WAITS",
+    "Name",
+    "alarms",
+    "archived",
+    "dead_letters",
+    "experiments",
+    "leases",
+    "ledger_outcomes",
+    "ledger_sessions",
+    "ledger_turns",
+    "meta",
+    "metadata",
+    "monitor_references",
+    "offsets",
+    "orders",
+    "outcomes",
+    "policies",
+    "releases",
+    "replica_targets",
+    "replicas",
+    "rewards",
+    "switches",
+    "turns",
+]
