@@ -121,6 +121,11 @@ MONITOR_FAILURES = _counter("monitor_failures", "Looks that a monitor could not 
 LOOK_SECONDS = _gauge("monitor_look_seconds", "How long the monitors' last look took")
 ALARMS = _counter("alarms", "Alarms opened, by monitor and severity", "monitor", "severity")
 ALARMS_OPEN = _gauge("alarms_open", "Alarms not closed, by monitor, severity and state", "monitor", "severity", "state")
+ALERTS = _counter("alerts", "Changes of alarms, by who was to be told and what became of it", "target", "result")
+ALERT_FAILURES = _counter(
+    "alert_failures", "Attempts to tell of an alarm that failed, by whom and why", "target", "why"
+)
+ALERTS_WAITING = _gauge("alerts_waiting", "Changes of alarms that a target is still to be told", "target")
 JUDGE_TURNS = _counter("judge_turns", "Turns that came to the judge, by result", "result")
 JUDGE_REQUESTS = _counter("judge_requests", "Requests to the judge's endpoint, by how they ended", "result")
 JUDGE_SECONDS = _histogram("judge_seconds", "From a turn's first request to its judgement in the log", _LOOP_BUCKETS_S)

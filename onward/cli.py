@@ -12,6 +12,7 @@ from core.secrets import redacted
 from onward.commands.dead_letter_commands import dead_letters
 from onward.commands.eval_commands import evals, propose
 from onward.commands.midtrain_command import midtrain
+from onward.commands.operators.commands import alerts
 from onward.commands.options import (
     DEFAULT_DIRECTORY,
     ChildName,
@@ -76,6 +77,7 @@ for _row in STAGES:
     app.command(COMMANDS_OF_THEIR_OWN.get(_row.command) or stage_command(_row), name=_row.command)
 app.command(evals)
 app.command(propose)
+app.command(alerts)
 app.command(dead_letters)
 app.command(midtrain)
 

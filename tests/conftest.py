@@ -47,6 +47,7 @@ _VERIFIED = (
     "tests/learner/model/test_shards.py",
     "tests/learner/updates/test_one_update.py",
     "tests/learner/versions/test_learner_killed.py",
+    "tests/scoring/alerts/test_notify_process.py",
     "tests/scoring/judge/test_judge_processes.py",
     "tests/scoring/test_kill.py",
     "tests/serving/engines/test_sglang_swap.py",

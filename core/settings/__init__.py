@@ -47,6 +47,7 @@ from core.settings.learner.training import (
 )
 from core.settings.monitors import MonitorSettings
 from core.settings.names import nested, paths, place, probably_meant, refuse_former
+from core.settings.operations.alerts import AlertSettings, AlertTargetSettings
 from core.settings.processes import ProcessSettings
 from core.settings.release import CanarySettings, EvalSettings, GateSettings, HoldbackSettings, ReleaseSettings
 from core.settings.scoring import ScoringSettings
@@ -79,6 +80,8 @@ __all__ = [
     "AdmissionSettings",
     "AdvancedApiSettings",
     "AdvantageSettings",
+    "AlertSettings",
+    "AlertTargetSettings",
     "ApiKey",
     "ApiSettings",
     "ArchiveSettings",
@@ -144,6 +147,8 @@ class Settings(Section):
     scoring: ScoringSettings = ScoringSettings()
     monitors: MonitorSettings = MonitorSettings()
     """The watch over signs that rewards are being gamed."""
+    alerts: AlertSettings = AlertSettings()
+    """Who is told of alarms."""
     judge: JudgeSettings = JudgeSettings()
     """Who else says how good answers are."""
     learner: LearnerSettings = LearnerSettings()

@@ -9,7 +9,14 @@ if TYPE_CHECKING:
     from core.settings import Settings
 
 NAMES: Final = frozenset(
-    {"api.keys", "api.user_hash_key", "judge.api_key", "kafka.security.sasl_password", "serving.sglang.admin_key"}
+    {
+        "alerts.targets",
+        "api.keys",
+        "api.user_hash_key",
+        "judge.api_key",
+        "kafka.security.sasl_password",
+        "serving.sglang.admin_key",
+    }
 )
 """All of what they say is secret."""
 URLS: Final = frozenset({"postgres.url", "redis.url", "blobs", "archive.url", "judge.base_url", "serving.sglang.urls"})
@@ -43,5 +50,7 @@ def _value(settings: Any, name: str) -> Any:
 def _texts(value: Any) -> Iterator[str]:
     if value is None:
         return
+    if isinstance(value, dict):  # targets of alerts: an address may be as good as a password
+        value = tuple(text for each in value.values() for text in (each.url, each.secret, each.token) if text)
     for each in value if isinstance(value, tuple) else (value,):
         yield str(getattr(each, "key", each))

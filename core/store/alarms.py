@@ -29,12 +29,12 @@ class AlarmsReader(Repository):
 
     def get(self, alarm_id: str) -> StoredAlarm | None:
         row = self._connection.execute(select(_table).where(_table.c.alarm_id == alarm_id)).one_or_none()
-        return None if row is None else _alarm(row)
+        return None if row is None else alarm_of(row)
 
     def that_are_open(self) -> list[StoredAlarm]:
         """Return all open alarms, acknowledged ones too, the oldest first."""
         rows = self._connection.execute(select(_table).where(tables.IS_OPEN).order_by(_table.c.sequence))
-        return [_alarm(row) for row in rows]
+        return [alarm_of(row) for row in rows]
 
     def holding_releases(self) -> list[StoredAlarm]:
         """Return the open alarms that hold releases, the oldest first."""
@@ -51,12 +51,12 @@ class AlarmsReader(Repository):
             query = query.where(_table.c.namespace == namespace)
         if before is not None:
             query = query.where(_table.c.sequence < before)
-        return [_alarm(row) for row in self._connection.execute(query)]
+        return [alarm_of(row) for row in self._connection.execute(query)]
 
     def untold(self, limit: int) -> list[StoredAlarm]:
         """Return the oldest alarms whose state the log does not know yet."""
         rows = self._connection.execute(select(_table).where(tables.UNTOLD).order_by(_table.c.sequence).limit(limit))
-        return [_alarm(row) for row in rows]
+        return [alarm_of(row) for row in rows]
 
 
 class Alarms(AlarmsReader):
@@ -146,7 +146,7 @@ class References(ReferencesReader):
         )
 
 
-def _alarm(row: Row[Any]) -> StoredAlarm:
+def alarm_of(row: Row[Any]) -> StoredAlarm:
     return StoredAlarm(
         sequence=row.sequence,
         opening=_decode(row.record),

@@ -14,6 +14,7 @@ from core.store.ledger import Ledger, LedgerReader
 from core.store.newest.curves import Curves
 from core.store.newest.recent import Recent
 from core.store.offsets import Offsets, OffsetsReader
+from core.store.operators.alerts import Alerts, AlertsReader
 from core.store.policies import Policies, PoliciesReader, Releases, ReleasesReader
 from core.store.rewards import Rewards, RewardsReader
 from core.store.turns import Outcomes, OutcomesReader, Turns, TurnsReader
@@ -24,6 +25,7 @@ class View:
 
     def __init__(self, connection: Connection) -> None:
         self.alarms = AlarmsReader(connection)
+        self.told = AlertsReader(connection)
         self.archived = ArchiveReader(connection)
         self.curves = Curves(connection)
         self.dead_letters = DeadLettersReader(connection)
@@ -45,6 +47,7 @@ class Work(View):
     """A unit of work: all that is written commits together when the unit is left, or none of it does."""
 
     alarms: Alarms
+    told: Alerts
     archived: Archive
     dead_letters: DeadLetters
     experiments: Experiments
@@ -63,6 +66,7 @@ class Work(View):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.alarms = Alarms(connection)
+        self.told = Alerts(connection)
         self.archived = Archive(connection)
         self.dead_letters = DeadLetters(connection)
         self.experiments = Experiments(connection)

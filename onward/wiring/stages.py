@@ -96,6 +96,15 @@ def _monitors(foundation: "Foundation", beside: Neighbours) -> "Stage":
     return Watcher(beside.log, store, foundation.spec, settings.monitors, clock, settings.stages.record_attempts)
 
 
+def _notifier(foundation: "Foundation", _: Neighbours) -> "Stage":
+    from core.errors import ConfigError
+    from scoring.alerts.stage import Notifier
+
+    if not foundation.settings.alerts.targets:
+        raise ConfigError("alerts.targets is empty: there is nobody to tell")
+    return Notifier(foundation.store, foundation.settings.alerts, foundation.clock)
+
+
 def _judge(foundation: "Foundation", beside: Neighbours) -> "Stage":
     from core.errors import ConfigError
     from scoring.judge import Judge
@@ -155,6 +164,14 @@ STAGES = (
         "`run` does it, too.",
         _monitors,
         is_wanted=lambda settings: settings.monitors.enabled,
+    ),
+    StageRow(
+        "notify",
+        "notifier",
+        "Tell Alertmanager and webhooks of alarms that open and close, as `[alerts]` says, until stopped; a second one "
+        "stands by. `run` does it, too.",
+        _notifier,
+        is_wanted=lambda settings: bool(settings.alerts.targets),
     ),
     StageRow(
         "judge",

@@ -12,6 +12,7 @@ STAGES = {
     "api/": "api",
     "ingest/archive/": "archive",
     "ingest/": "writer",
+    "scoring/alerts/": "notifier",
     "scoring/judge/": "judge",
     "scoring/watching/": "monitors",
     "scoring/": "scorer",
@@ -130,7 +131,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.AST]]:
 @cache
 def repositories() -> dict[tuple[str, str], tuple[set[str], set[str]]]:
     """Return the tables that each method writes and names, by (repository, method)."""
-    folders = (ROOT / "core/store", ROOT / "core/store/newest")
+    folders = tuple(ROOT / "core/store" / name for name in ("", "newest", "operators"))
     files = [path for folder in folders for path in sorted(folder.glob("*.py"))]
     modules = [StoreModule(ast.parse(path.read_text())) for path in files]
     home = {name: module for module in modules for name in module.classes}

@@ -166,3 +166,48 @@ def test_references_replace_what_was_there(store: Store) -> None:
         assert view.references.get(ada, "write") == b"1"
         assert view.references.get(ada, "fix") == b"3"
         assert view.references.get(Namespace("bob"), "fix") is None
+
+
+# ------------------------------------------------------------------------------------------ who was told
+
+
+def due(store: Store, target: str = "ops", limit: int = 10) -> list[str]:
+    with store.look() as view:
+        return [alert.key for alert in view.told.due(target, limit)]
+
+
+def settle(store: Store, *keys: str, target: str = "ops") -> list[bool]:
+    with store.work() as work:
+        alerts = {alert.key: alert for alert in work.told.due(target, 10)}
+        return [work.told.settle(target, alerts[key], "delivered", LATER) for key in keys]
+
+
+def test_a_target_is_told_each_change_once_and_in_order(store: Store) -> None:
+    with store.work() as work:
+        work.told.know("ops", NOW)
+    put(store, opening("a"), opening("b", workload="fix"))
+    close(store, "a")
+    assert due(store) == ["a.opened", "a.closed", "b.opened"]
+    assert due(store, limit=1) == ["a.opened", "a.closed"]
+    assert settle(store, "a.opened", "b.opened") == [True, True]
+    assert due(store) == ["a.closed"]
+    with store.work() as work:
+        (alert,) = work.told.due("ops", 10)
+        assert work.told.result("ops", alert) is None
+        assert [work.told.settle("ops", alert, result, LATER) for result in ("refused", "delivered")] == [True, False]
+        assert work.told.result("ops", alert) == "refused"
+    assert due(store) == []
+    close(store, "b")
+    assert due(store) == ["b.closed"]
+
+
+def test_a_new_target_hears_of_what_is_open_or_closes_later(store: Store) -> None:
+    put(store, opening("before"), opening("open", workload="fix"))
+    close(store, "before", NOW)
+    for moment in (LATER, LAST):  # known once
+        with store.work() as work:
+            work.told.know("ops", moment)
+    assert due(store) == ["open.opened"]
+    close(store, "open", LATER)
+    assert due(store) == ["open.opened", "open.closed"]
+    assert due(store, "unknown") == []

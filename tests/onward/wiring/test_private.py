@@ -127,6 +127,7 @@ def test_nor_do_a_thread_and_a_process_that_an_error_ends() -> None:
 @pytest.mark.parametrize(
     "assignment",
     [
+        "alerts.targets.ops.url=https://hooks.example.org/x",
         "api.keys=[]",
         "api.user_hash_key=x",
         "API.User_Hash_Key=x",
@@ -189,7 +190,11 @@ def test_secrets_of_settings_are_found() -> None:
             "ONWARD_API__KEYS": '[{key = "key-of-a-plugin", namespace = "n"}]',
             "ONWARD_POSTGRES__URL": "postgresql://a:pass-of-postgres@db/o",
             "ONWARD_SERVING__SGLANG__ADMIN_KEY": "key-of-engines",
+            "ONWARD_ALERTS__TARGETS__OPS__URL": "https://hooks.example.org/place-of-alerts",
+            "ONWARD_ALERTS__TARGETS__OPS__SECRET": "what-signs-alerts",
+            "ONWARD_ALERTS__TARGETS__OPS__TOKEN": "token-of-alerts",
         },
     )
-    assert set(secrets_of(settings)) == {"key-of-a-plugin", "pass-of-postgres", "key-of-engines"}
+    of_alerts = {"https://hooks.example.org/place-of-alerts", "what-signs-alerts", "token-of-alerts"}
+    assert set(secrets_of(settings)) == {"key-of-a-plugin", "pass-of-postgres", "key-of-engines", *of_alerts}
     assert not any(secret in repr(settings) for secret in secrets_of(settings))

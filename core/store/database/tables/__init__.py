@@ -8,6 +8,8 @@ from core.store.database.tables.events import (
     UNTOLD,
     WAITS,
     alarms,
+    alert_targets,
+    alerts,
     archived,
     dead_letters,
     experiments,
@@ -30,7 +32,7 @@ from core.store.database.tables.events import (
 )
 from core.store.database.tables.parts import Name, metadata
 
-REVISION = "8"
+REVISION = "9"
 """The revision of the schema below: the newest of `migrations/`."""
 
 __all__ = [
@@ -40,6 +42,8 @@ __all__ = [
     "WAITS",
     "Name",
     "alarms",
+    "alert_targets",
+    "alerts",
     "archived",
     "dead_letters",
     "experiments",

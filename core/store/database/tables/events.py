@@ -295,3 +295,20 @@ monitor_references = Table(
     Column("workload", Name, primary_key=True),
     Column("record", LargeBinary, nullable=False),
 )
+
+# Whom the settings name to be told of alarms, since when, and what became of each change: see `core.operations.alerts`.
+alert_targets = Table(
+    "alert_targets",
+    metadata,
+    Column("target", Name, primary_key=True),
+    Column("since", BigInteger, nullable=False),
+)
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("target", Name, primary_key=True),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),  # of the alarm
+    Column("change", Name, primary_key=True),
+    Column("result", Name, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)

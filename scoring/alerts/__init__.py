@@ -1,0 +1,1 @@
+"""Alerts: operators are told of alarms that open and close."""

@@ -1,0 +1,81 @@
+"""docker-compose.monitoring.yml and what it mounts, as data: what can be checked without an engine."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from core.settings import load_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+
+
+class Loader(yaml.SafeLoader):
+    """Reads Compose's own tags as what they are of."""
+
+
+Loader.add_constructor("!reset", lambda loader, node: loader.construct_sequence(node))
+
+
+def services() -> dict[str, Any]:
+    return dict(yaml.load((ROOT / "docker-compose.monitoring.yml").read_text(), Loader)["services"])
+
+
+def base() -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"])
+
+
+def test_what_it_adds_is_bounded_pinned_and_of_this_machine() -> None:
+    added = {name: service for name, service in services().items() if name not in base()}
+    assert set(added) == {"alertmanager", "grafana"}
+    for name, service in added.items():
+        assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+", service["image"]), name
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["deploy"]["resources"]["limits"]["memory"], name
+        for mount in service["volumes"]:
+            source = mount.split(":")[0]
+            assert not source.startswith("./") or (ROOT / source).is_dir(), mount
+
+
+def test_alarms_reach_its_alertmanager() -> None:
+    """The stage starts without its profile, and tells the service of that name, at its port."""
+    stage = services()["notify"]
+    assert stage["profiles"] == []
+    assert base()["notify"]["profiles"] == ["alerts"]
+    target = load_settings(None, stage["environment"]).alerts.targets["alertmanager"]
+    port = services()["alertmanager"]["ports"][0].rsplit(":", 1)[1]
+    assert (target.kind, target.url) == ("alertmanager", f"http://alertmanager:{port}")
+    prometheus = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    (found,) = prometheus["alerting"]["alertmanagers"][0]["dns_sd_configs"]
+    assert (found["names"], found["port"]) == (["alertmanager"], int(port))
+    (stages,) = prometheus["scrape_configs"][1]["dns_sd_configs"]
+    assert "notify" in stages["names"]
+
+
+def test_alertmanager_knows_whom_it_routes_to() -> None:
+    config = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text())
+    assert config["route"]["receiver"] in {receiver["name"] for receiver in config["receivers"]}
+    rules = (DEPLOY / "prometheus" / "alerts.yml").read_text()
+    for rule in config["inhibit_rules"]:
+        for name in re.findall(r'alertname="(\w+)"', " ".join(rule["target_matchers"])):
+            assert f"alert: {name}\n" in rules
+
+
+def test_grafana_finds_its_dashboards_and_prometheus() -> None:
+    grafana = services()["grafana"]
+    places = dict(reversed(mount.split(":")[:2]) for mount in grafana["volumes"])
+    provisioning = ROOT / places["/etc/grafana/provisioning"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "onward.yml").read_text())["providers"]
+    dashboards = sorted((ROOT / places[provider["options"]["path"]]).glob("*.json"))
+    assert dashboards
+    assert len({json.loads(file.read_text())["uid"] for file in dashboards}) == len(dashboards)
+    home = Path(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert (ROOT / places[str(home.parent)] / home.name).is_file()
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    port = base()["prometheus"]["ports"][0].rsplit(":", 1)[1]
+    assert (source["type"], source["url"]) == ("prometheus", f"http://prometheus:{port}")
