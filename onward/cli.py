@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from core.errors import ConfigError, OnwardError
 from core.secrets import redacted
+from onward.backups.commands import backup, restore
 from onward.commands.dead_letter_commands import dead_letters
 from onward.commands.eval_commands import evals, propose
 from onward.commands.midtrain_command import midtrain
@@ -79,6 +80,8 @@ app.command(evals)
 app.command(propose)
 app.command(alerts)
 app.command(dead_letters)
+app.command(backup)
+app.command(restore)
 app.command(midtrain)
 
 

@@ -150,4 +150,21 @@ class EventLog(Protocol):
         Repeating it does nothing. Raises LogUnavailable; then some of them may be gone."""
         ...
 
+    def restore(self, records: Sequence[Record]) -> None:
+        """Append a backup's records at their own offsets, in a log that nobody else uses yet.
+
+        A log whose server sets the times of appending gives them that of now.
+
+        What lies before a partition's first record counts as deleted. Where this log can leave no gap between two
+        records, the one after it fills the gap: it is then read more than once. Raises Conflict naming the partition
+        that has such an offset already, LogUnavailable."""
+        ...
+
+    def skip_to(self, partition: TopicPartition, offset: int) -> None:
+        """Let a partition's next record have this offset, as if those before it were deleted, where nobody else writes.
+
+        Does nothing where the partition ends there, or later. A log that counts from its latest record then has one
+        that says nothing. Raises LogUnavailable."""
+        ...
+
     def close(self) -> None: ...

@@ -20,12 +20,13 @@ from core.events import (
     SessionEnded,
     Topic,
 )
-from core.ports import Consumer, LogReader, Position, RebalanceListener, TopicPartition
+from core.ports import Consumer, LogReader, Position, RebalanceListener, Record, TopicPartition
 from core.settings import KafkaSettings
 from ingest.kafka.consumer import KafkaMember
 from ingest.kafka.inquiry import Inquiry
 from ingest.kafka.producer import Appends, Outgoing
 from ingest.kafka.reader import KafkaReader
+from ingest.kafka.restoring import restore, skip_to
 from ingest.routing import partition_of
 
 _GRACE_S: Final = 1.0  # Kafka's own clock says first that a delivery took too long
@@ -113,6 +114,12 @@ class KafkaEventLog:
 
     def delete_before(self, partition: TopicPartition, offset: int) -> None:
         self._inquiry.delete_before(partition, offset)
+
+    def restore(self, records: Sequence[Record]) -> None:
+        restore(self._settings, records, self, key_of)
+
+    def skip_to(self, partition: TopicPartition, offset: int) -> None:
+        skip_to(self._settings, {partition: offset}, self)
 
     def close(self) -> None:
         """Close it; readers and consumers are closed by those who made them. Closing twice does nothing."""

@@ -18,7 +18,7 @@ from core import telemetry
 from core.codec import decode, encode
 from core.errors import LogError, LogUnavailable, TooLarge
 from core.events import Event, Topic
-from core.ports import Consumer, EventLog, LogReader, Position, RebalanceListener, TopicPartition
+from core.ports import Consumer, EventLog, LogReader, Position, RebalanceListener, Record, TopicPartition
 from ingest.group_commit import GroupCommit
 from ingest.routing import partition_of
 from ingest.spool.files import SegmentFiles, SpoolFile, frame_bytes, read_segment
@@ -260,6 +260,12 @@ class SpoolingLog:
 
     def delete_before(self, partition: TopicPartition, offset: int) -> None:
         self._log.delete_before(partition, offset)
+
+    def restore(self, records: Sequence[Record]) -> None:
+        self._log.restore(records)
+
+    def skip_to(self, partition: TopicPartition, offset: int) -> None:
+        self._log.skip_to(partition, offset)
 
     def close(self) -> None:
         """Close the spool and the log."""

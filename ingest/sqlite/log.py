@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,9 +18,9 @@ import msgspec
 from core import telemetry
 from core.clock import to_micros
 from core.codec import encode
-from core.errors import Fenced, LogError, LogUnavailable
+from core.errors import Conflict, Fenced, LogError, LogUnavailable
 from core.events import Event, Topic
-from core.ports import Consumer, LogReader, Position, RebalanceListener, TopicPartition
+from core.ports import Consumer, LogReader, Position, RebalanceListener, Record, TopicPartition
 from ingest.group_commit import GroupCommit
 from ingest.routing import partition_of
 from ingest.sqlite.consumer import SqliteConsumer, committed
@@ -56,7 +56,11 @@ class _Delete(msgspec.Struct, frozen=True):
     before: int
 
 
-_Item = _Append | _Join | _Commit | _Delete
+class _Restore(msgspec.Struct, frozen=True):
+    records: tuple[Record, ...]
+
+
+_Item = _Append | _Join | _Commit | _Delete | _Restore
 _Result = list[Position] | int | None
 
 
@@ -172,7 +176,23 @@ class SqliteEventLog:
                     "DELETE FROM records WHERE topic = ? AND partition = ? AND record_offset < ?",
                     (source.topic, source.partition, before),
                 ).rowcount
+            case _Restore(records):
+                return self._put_back(records)
         raise AssertionError(item)
+
+    def _put_back(self, records: Sequence[Record]) -> Conflict | None:
+        """Insert records at their offsets, all of them or none."""
+        for source in {record.source for record in records}:
+            first = next(record.offset for record in records if record.source == source)
+            if (end := _end(self._writer, source)) > first:
+                return Conflict(f"{source}: the log has records up to offset {end} already")
+        latest = self._writer.execute("SELECT max(sequence) FROM records").fetchone()[0] or 0
+        for sequence, record in enumerate(records, latest + 1):
+            appended_at = to_micros(record.appended_at)
+            row = (sequence, record.topic.value, record.partition, record.offset, appended_at, record.raw)
+            self._writer.execute(_insert_statement(1), row)
+        self._ends.clear()
+        return None
 
     # ------------------------------------------------------------------------------------------ reading
 
@@ -249,6 +269,14 @@ class SqliteEventLog:
         for before in range(self.earliest(partition), last, _DELETED_AT_ONCE):  # appends go on in between
             self._commits.submit_blocking(_Delete(partition, min(before + _DELETED_AT_ONCE, last)))
 
+    def restore(self, records: Sequence[Record]) -> None:
+        self._commits.submit_blocking(_Restore(tuple(records)))
+
+    def skip_to(self, partition: TopicPartition, offset: int) -> None:
+        """Put a record that says nothing just before the offset, since the next one is counted from the latest."""
+        if self.end(partition) < offset:
+            self.restore([_nothing(partition, offset - 1)])
+
     def close(self) -> None:
         """Close the log; consumers are closed by those who made them. Closing twice does nothing."""
         self._commits.close()
@@ -257,6 +285,11 @@ class SqliteEventLog:
             self._writer.close()
             with self._reading:
                 self._reader.close()
+
+
+def _nothing(source: TopicPartition, offset: int) -> Record:
+    now = datetime.now(UTC)
+    return Record(topic=source.topic, partition=source.partition, offset=offset, appended_at=now, raw=b"", event=None)
 
 
 def _end(connection: sqlite3.Connection, source: TopicPartition) -> int:

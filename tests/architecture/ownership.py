@@ -23,6 +23,7 @@ STAGES = {
     "onward/processes/": "service",
     "onward/wiring/": "service",
     "onward/replays/": "replays",
+    "onward/backups/": "backups",
     "onward/commands/": "commands",
 }
 """The stage that owns the code, by the longest prefix of its path."""

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -18,7 +19,7 @@ from services import require_services
 from waiting import wait_for
 
 from core import telemetry
-from core.errors import Fenced, GroupBusy, LogUnavailable, StoreUnavailable
+from core.errors import Conflict, Fenced, GroupBusy, LogUnavailable, StoreUnavailable
 from core.events import Event, Release, SessionEnded, Topic
 from core.ids import base_ref, new_session_id
 from core.ports import Consumer, EventLog, LogReader, Position, Record, TopicPartition
@@ -516,3 +517,74 @@ def test_anybody_may_ask_how_far_a_group_has_come(log: EventLog, join: Callable[
     assert log.committed("group", source) == 3
     assert log.committed("group", sources(log)[1]) is None
     assert log.committed("another", source) is None
+
+
+# ------------------------------------------------------------------------------------------ restoring
+
+
+@pytest.fixture
+def other(adapter: Adapter, tmp_path: Path) -> Iterator[EventLog]:
+    """Yield another log of the kind, which is empty."""
+    with ExitStack() as held:
+        if adapter.rebalances:
+            log: EventLog = open_log(held.enter_context(topics_of_our_own(require_services().kafka)))
+        else:
+            (tmp_path / "other").mkdir()
+            log = adapter.open(tmp_path / "other")
+        held.callback(log.close)
+        yield log
+
+
+def test_a_backups_records_come_back_at_their_own_offsets(log: EventLog, other: EventLog, adapter: Adapter) -> None:
+    """Also where the beginning was deleted; what comes later goes on counting."""
+    log.append_blocking(Topic.TURNS, events(60))
+    kept = [record for record in read_to_the_end(log, Topic.TURNS) if record.offset >= 2]
+    ends = {record.source: record.offset + 1 for record in kept}
+    other.restore(kept[:30])
+    other.restore(kept[30:])
+    assert {source: other.end(source) for source in ends} == ends
+    assert {other.earliest(source) for source in ends} == {2}
+    found = [record for record in read_to_the_end(other, Topic.TURNS) if record.offset >= 2]
+    assert [placed(r) for r in in_order(found, adapter)] == [placed(r) for r in in_order(kept, adapter)]
+    with pytest.raises(Conflict, match="already"):
+        other.restore(kept[:1])
+    (position,) = other.append_blocking(Topic.TURNS, events(1))
+    assert position.offset == ends[TopicPartition(position.topic, position.partition)]
+
+
+def test_what_compaction_left_comes_back_at_its_own_offsets(log: EventLog, other: EventLog) -> None:
+    log.append_blocking(Topic.RELEASES, [release(str(number)) for number in range(6)])
+    kept = [record for record in read_to_the_end(log, Topic.RELEASES) if record.offset in (2, 5)]
+    other.restore(kept)
+    (source,) = {record.source for record in kept}
+    assert other.end(source) == 6
+    found = {record.offset: record.raw for record in read_to_the_end(other, Topic.RELEASES)}
+    assert {record.offset: record.raw for record in kept}.items() <= found.items()
+    assert set(found.values()) == {record.raw for record in kept}, "gaps say the same as what is after them"
+
+
+def test_where_all_was_deleted_the_next_record_has_the_next_offset(log: EventLog) -> None:
+    (position,) = log.append_blocking(Topic.TURNS, [ended("one")])
+    source = TopicPartition(Topic.TURNS, position.partition)
+    for offset in (1, 0, 7, 7):
+        log.skip_to(source, offset)
+    assert log.end(source) == 7
+    (later,) = log.append_blocking(Topic.TURNS, [ended("one")])
+    assert (later.partition, later.offset) == (position.partition, 7)
+    assert [record.event for record in read_to_the_end(log, Topic.TURNS) if record.offset == 7] == [ended("one")]
+
+
+def release(why: str) -> Release:
+    return Release(version=base_ref(1), cluster="local", state="live", why=why, by="gate", at=NOW)
+
+
+def placed(record: Record) -> tuple[int, int, bytes]:
+    return record.partition, record.offset, record.raw
+
+
+def read_to_the_end(log: EventLog, topic: Topic) -> list[Record]:
+    reader = log.reader([topic])
+    try:
+        return read_all(log, reader)
+    finally:
+        reader.close()
