@@ -11,6 +11,7 @@ import pytest
 from compose_stack import ROOT, STAGES, require_compose, run
 from model_configs import written
 
+from core.grammars.library import VERSION
 from core.profile import Card, Machine, Profile, choose, read_shape
 from core.settings import Settings, load_settings
 from onward.profiles.files import as_compose_env
@@ -19,11 +20,12 @@ from serving.engines.sglang.process import cpu_arguments, cpu_environment
 pytestmark = pytest.mark.compose
 Services = Mapping[str, Mapping[str, Any]]
 GPU = "docker-compose.gpu.yml"
+MONITORING = "docker-compose.monitoring.yml"
 ONCE = ("secrets", "migrate", "simulator", "doctor")
 PACKAGES = ("api", "core", "ingest", "kernels", "learner", "migrations", "models", "onward", "scoring", "serving")
 
 
-@pytest.fixture(scope="module", params=[(), (GPU,)], ids=["cpu", "gpu"])
+@pytest.fixture(scope="module", params=[(), (GPU,), (MONITORING,)], ids=["cpu", "gpu", "monitoring"])
 def services(request: pytest.FixtureRequest) -> Services:
     require_compose(engine=False)
     files = [part for name in ("docker-compose.yml", *request.param) for part in ("-f", name)]
@@ -70,7 +72,7 @@ def test_each_has_its_own_secrets_alone(services: Services) -> None:
     assert {"secrets", "secrets-stages"} < everything
     given = {"api": "api", "doctor": "api", "postgres": "postgres", "simulator": "simulator"}
     for name, found in mounted.items():
-        ours = name in STAGES or name in ("migrate", "judge", *given)
+        ours = name in STAGES or name in ("migrate", "judge", "notify", *given)
         assert found == ({f"secrets-{given.get(name, 'stages')}"} if ours else set()), name
 
 
@@ -136,6 +138,7 @@ def test_learner_and_engines_compute_in_one_dtype(services: Services) -> None:
         engine = " ".join(services["engine-1"]["command"])
         assert f"--dtype {settings.dtype}" in engine
         assert ("--device cpu" in engine) == (settings.device == "cpu")
+        assert settings.llguidance == (VERSION if settings.device == "cpu" else ""), "the image's own"
 
 
 @pytest.fixture
@@ -186,7 +189,7 @@ def test_engines_on_a_cpu_are_started_as_the_host_starts_them() -> None:
 def test_all_stages_are_scraped() -> None:
     text = (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text()
     names = {name.strip() for found in re.findall(r"names: \[([^\]]+)\]", text) for name in found.split(",")}
-    assert names == {*STAGES, "judge"}
+    assert names == {*STAGES, "judge", "notify", "alertmanager"}, "the last is who is told of alerts"
 
 
 def test_images_hold_all_of_the_program() -> None:
