@@ -11,6 +11,7 @@ from core.ids import Namespace, UserHash
 from core.operations.fleet import GUARD
 from core.ports import Bucket
 from core.settings import ApiKey, ApiSettings, RateLimit, Scope
+from core.store.turns import SaidTurn
 
 ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 KEYLESS = "keyless"
@@ -40,7 +41,7 @@ class Identity:
         if scope not in self.scopes:
             raise Forbidden(f"this API key lacks the scope {scope}", code="missing_scope")
 
-    def made(self, record: Completion | Outcome) -> bool:
+    def made(self, record: Completion | SaidTurn | Outcome) -> bool:
         """Return whether a record of its namespace is its own: of its user, if it is bound to one, else of its key."""
         if self.user is not None:
             return record.user_id == self.user

@@ -1,5 +1,7 @@
 """The recording of an outcome: checked against what is known, then in the log once, whoever says it how often."""
 
+from collections.abc import Collection
+
 import msgspec
 
 from api.access.context import Context
@@ -90,15 +92,23 @@ async def _record(
     return answer
 
 
-async def is_known(services: ApiServices, namespace: Namespace, outcome_id: OutcomeId) -> bool:
-    """Return whether an outcome of that id was recorded, here or at a replica. Raises StoreUnavailable."""
-    if await services.live_state.claim_of(namespace, _claim_key(outcome_id)) is not None:
-        return True
-    return await read(services, lambda view: view.outcomes.get(namespace, outcome_id)) is not None
+async def known_of(services: ApiServices, namespace: Namespace, outcome_ids: Collection[OutcomeId]) -> set[OutcomeId]:
+    """Return those of the outcomes that are in the log, by this replica or another. Raises StoreUnavailable.
+
+    A claim alone does not say so: whoever made it may have died before the append, or may still fail."""
+    live_state = services.live_state
+    known = {each for each in outcome_ids if await live_state.claim_of(namespace, _log_key(each)) is not None}
+    rest = set(outcome_ids) - known
+    return known | await read(services, lambda view: view.outcomes.which_of(namespace, rest)) if rest else known
 
 
 def _claim_key(outcome_id: OutcomeId) -> str:
     return f"feedback:{outcome_id}"
+
+
+def _log_key(outcome_id: OutcomeId) -> str:
+    """Return the key of the mark that says that the outcome is in the log."""
+    return f"recorded:{outcome_id}"
 
 
 async def _append_once(services: ApiServices, outcome: Outcome, digest: str, answer: Recorded) -> Recorded:
@@ -114,6 +124,7 @@ async def _append_once(services: ApiServices, outcome: Outcome, digest: str, ans
     except LogUnavailable:
         await services.live_state.release_claim(*claim)
         raise
+    await services.live_state.claim(outcome.namespace, _log_key(outcome.outcome_id), digest)
     if await services.live_state.claim(*claim) == digest:
         return answer
     try:

@@ -40,7 +40,7 @@ class NamedTurn:
             return False
         if await self._services.live_state.get_session(self._namespace, self.inference_id) is not None:
             return True
-        return await _is_stored(self._services, self.load)
+        return await is_stored(self._services, self.load)
 
 
 async def find_subject(services: ApiServices, outcome: Outcome, named: NamedTurn) -> Subject:
@@ -61,14 +61,14 @@ async def has_session(services: ApiServices, namespace: Namespace, session_id: S
     if await services.live_state.has_session(namespace, session_id):
         return True
     query = _session_of(namespace, session_id)
-    return await _is_stored(services, lambda: look_up(services, query))
+    return await is_stored(services, lambda: look_up(services, query))
 
 
 def _session_of(namespace: Namespace, session_id: SessionId) -> Query[bool | None]:
     return lambda view: view.turns.has_session(namespace, session_id) or None
 
 
-async def _is_stored(services: ApiServices, load: Callable[[], Awaitable[object]]) -> bool:
+async def is_stored(services: ApiServices, load: Callable[[], Awaitable[object]]) -> bool:
     """Return whether the store has it, right after live state did not know it.
 
     Raises StoreUnavailable where live state could not be asked: another replica may have it in its spool, and only

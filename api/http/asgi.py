@@ -18,7 +18,7 @@ RawHeaders = list[tuple[bytes, bytes]]
 Headers = dict[bytes, bytes]
 
 _WATCH_AFTER_S = 0.02
-JSON_HEADER = (b"content-type", b"application/json")
+JSON = b"application/json"
 
 
 class ClientGone(Exception):
@@ -44,18 +44,24 @@ def hint_text(headers: Headers, name: bytes) -> str | None:
         return None
 
 
-async def send_json(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    start = [JSON_HEADER, (b"content-length", str(len(body)).encode()), *headers]
+async def send_body(
+    send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (), media: bytes = JSON
+) -> None:
+    start = [(b"content-type", media), (b"content-length", str(len(body)).encode()), *headers]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_error(send: Send, error: RequestError | Unavailable, shape: ErrorShape = in_openais_shape) -> None:
     status, body = error_response(error, shape)
+    await send_body(send, status, body, raw_error_headers(error))
+
+
+def raw_error_headers(error: RequestError | Unavailable) -> RawHeaders:
     headers = [(name.encode(), value.encode()) for name, value in error_headers(error).items()]
     if isinstance(error, TooLarge):  # the rest of the body is unread
         headers.append((b"connection", b"close"))
-    await send_json(send, status, body, headers)
+    return headers
 
 
 class HangUp:

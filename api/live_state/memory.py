@@ -9,6 +9,7 @@ from api.live_state.buckets import Buckets
 from api.live_state.changes import Channels
 from api.live_state.counting import Slots
 from api.live_state.recent import Recent
+from api.live_state.rooms import Rooms
 from core.ids import InferenceId, Namespace, SessionId
 from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain
 
@@ -25,7 +26,7 @@ class MemoryLiveState:
         self._chains: Recent[TokenChain] = Recent(max_entries, max_chain_tokens)
         self._inferences: Recent[SessionId] = Recent(max_entries)
         self._sessions: Recent[bool] = Recent(max_entries)
-        self._claims: Recent[str] = Recent(max_entries)
+        self._claims: Rooms[str] = Rooms(max_entries)
         self._buckets = Buckets(max_entries)
         self.slots = Slots()
         self.channels = Channels()
@@ -65,18 +66,20 @@ class MemoryLiveState:
         return self._sessions.get((namespace, session_id)) is not None
 
     async def claim(self, namespace: Namespace, key: str, content_digest: str) -> str:
-        holder = self._claims.get((namespace, key))
+        room = _room(namespace, key)
+        holder = self._claims.get(room, key)
         if holder is None:
-            self._claims.put((namespace, key), content_digest)
+            self._claims.put(room, key, content_digest)
             return content_digest
         return holder
 
     async def claim_of(self, namespace: Namespace, key: str) -> str | None:
-        return self._claims.get((namespace, key))
+        return self._claims.get(_room(namespace, key), key)
 
     async def release_claim(self, namespace: Namespace, key: str, content_digest: str) -> None:
-        if self._claims.get((namespace, key)) == content_digest:
-            self._claims.drop((namespace, key))
+        room = _room(namespace, key)
+        if self._claims.get(room, key) == content_digest:
+            self._claims.drop(room, key)
 
     async def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
         return self._buckets.take(buckets)
@@ -92,3 +95,8 @@ class MemoryLiveState:
 
     def changes(self, channel: str) -> AbstractContextManager[Changes]:
         return self.channels.changes(channel)
+
+
+def _room(namespace: Namespace, key: str) -> tuple[Namespace, str]:
+    """Return the room of a claim: its namespace, and its kind, which stands before the key's first colon."""
+    return namespace, key.partition(":")[0]

@@ -9,7 +9,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import ERRORS, admit
 from api.access.routes import Need
-from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, hint_text, send_error, send_json
+from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, hint_text, send_body, send_error
 from api.http.body_shape import Raw
 from api.http.errors import shape_of
 from api.protocols.exchange import Exchange
@@ -79,7 +79,7 @@ async def _answer(exchange: Exchange, send: Send) -> None:
             raise
         exchange.begin_again()
         await _run(exchange, None)
-    await send_json(send, 200, exchange.answer(), onward_headers(exchange.turns) + exchange.limits)
+    await send_body(send, 200, exchange.answer(), onward_headers(exchange.turns) + exchange.limits)
 
 
 async def _stream(exchange: Exchange, send: Send) -> None:

@@ -104,6 +104,9 @@ class LiveState(Announcer, Protocol):
     async def claim(self, namespace: Namespace, key: str, content_digest: str) -> str | None:
         """Remember the content first seen under an idempotency key; return the content that holds the key.
 
+        A key is `kind:name`. What this process keeps of one kind crowds out nothing of another, nor of another
+        namespace; of one kind those that were used longest ago are forgotten first.
+
         None: this process knows of no other content, and cannot tell whether another process does."""
         ...
 

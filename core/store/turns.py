@@ -1,15 +1,16 @@
 """Turns and outcomes as they were logged."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import groupby, islice, zip_longest
 
+import msgspec
 from sqlalchemy import and_, select, tuple_
 
 from core import codec
 from core.clock import to_micros
-from core.events import Completion, Outcome
+from core.events import Completion, Outcome, Purpose
 from core.ids import BASE, InferenceId, Namespace, OutcomeId, SessionId, UserHash
 from core.store.database import tables
 from core.store.database.repository import Repository
@@ -17,6 +18,31 @@ from core.store.database.statements import insert_new
 
 _encode = codec.encoder().encode
 _decode_turn = codec.decoder(Completion).decode
+
+
+class _MadeCall(msgspec.Struct, frozen=True):
+    id: str
+
+
+class MadeTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a turn by which somebody's event may know it: read from its record, of which the rest is skipped."""
+
+    inference_id: InferenceId
+    received_at: datetime
+    purpose: Purpose
+    tool_calls: tuple[_MadeCall, ...] = ()
+
+
+class SaidTurn(MadeTurn, frozen=True, kw_only=True):
+    """The same with the words, and with whose they are."""
+
+    user_id: UserHash | None = None
+    key_id: str | None = None
+    text: str = ""
+
+
+_decode_made = codec.decoder(MadeTurn).decode
+_decode_said = codec.decoder(SaidTurn).decode
 _decode_outcome = codec.decoder(Outcome).decode
 _NEWEST_OF_EACH = 16  # turns looked at for one that is asked for
 
@@ -38,14 +64,10 @@ def outcome_digest(outcome: Outcome) -> str:
     return hashlib.blake2b(_encode(said), digest_size=16).hexdigest()
 
 
-def _first_id(at: datetime) -> str:
+def first_id(at: datetime) -> str:
     """Return what no inference id of that millisecond comes before: they are UUIDs of version 7 (RFC 9562)."""
     digits = f"{max(0, to_micros(at) // 1000):012x}"
     return f"{digits[:8]}-{digits[8:12]}"
-
-
-def _past(at: datetime) -> str:
-    return _first_id(at + timedelta(milliseconds=1))
 
 
 def _turn_row(turn: Completion) -> dict[str, object]:
@@ -125,18 +147,40 @@ class TurnsReader(Repository):
         ).scalar()
         return None if record is None else _decode_turn(record)
 
-    def recent(self, namespace: Namespace, after: datetime, until: datetime, limit: int) -> list[Completion]:
-        """Return the newest turns of a namespace that began in [after, until], newest first, at most `limit`."""
+    def said_since(self, namespace: Namespace, after: datetime, limit: int) -> list[SaidTurn]:
+        """Return the turns of a namespace whose ids were made since then, the newest first, at most `limit`.
+
+        No turn that was received since then has an older id."""
         known = tables.turns.c
         rows = self._connection.execute(
             select(known.record)
-            .where(
-                known.namespace == namespace, known.inference_id >= _first_id(after), known.inference_id < _past(until)
-            )
+            .where(known.namespace == namespace, known.inference_id >= first_id(after))
             .order_by(known.inference_id.desc())  # which begins with the time
             .limit(limit)
         )
-        return [_decode_turn(row.record) for row in rows]
+        return [_decode_said(row.record) for row in rows]
+
+    def made_since(self, namespace: Namespace, session_id: SessionId, after: datetime, limit: int) -> list[MadeTurn]:
+        """Return the same of a session.
+
+        Its ids are asked for alone: a query with the time in it may walk all that the namespace has had since then."""
+        known = tables.turns.c
+        ids = self._connection.execute(
+            select(known.inference_id).where(known.namespace == namespace, known.session_id == session_id)
+        ).scalars()
+        newest = sorted((each for each in ids if each >= first_id(after)), reverse=True)[:limit]
+        rows = self._connection.execute(
+            select(known.record).where(known.inference_id.in_(newest)).order_by(known.inference_id.desc())
+        )
+        return [_decode_made(row.record) for row in rows]
+
+    def which_of(self, namespace: Namespace, inference_ids: Collection[InferenceId]) -> set[InferenceId]:
+        """Return those of the given turns that the namespace has."""
+        known = tables.turns.c
+        rows = self._connection.execute(
+            select(known.inference_id).where(known.inference_id.in_(inference_ids), known.namespace == namespace)
+        )
+        return {InferenceId(row.inference_id) for row in rows}
 
     def of_session(self, namespace: Namespace, session_id: SessionId) -> list[Completion]:
         table = tables.turns
@@ -183,6 +227,14 @@ class TurnsReader(Repository):
             .limit(1)
         )
         return self._connection.execute(query).first() is not None
+
+    def sessions_among(self, namespace: Namespace, session_ids: Collection[SessionId]) -> set[SessionId]:
+        """Return those of the given sessions of which the namespace has a turn."""
+        known = tables.turns.c
+        rows = self._connection.execute(
+            select(known.session_id).where(known.namespace == namespace, known.session_id.in_(session_ids)).distinct()
+        )
+        return {SessionId(row.session_id) for row in rows}
 
     def has_others(self, namespace: Namespace, session_id: SessionId, user: UserHash) -> bool:
         """Return whether a session has a turn that is not this user's."""
@@ -248,6 +300,14 @@ class OutcomesReader(Repository):
             )
         ).first()
         return None if row is None else (_decode_outcome(row.record), row.content_digest)
+
+    def which_of(self, namespace: Namespace, outcome_ids: Collection[OutcomeId]) -> set[OutcomeId]:
+        """Return those of the given outcomes that the namespace has."""
+        known = tables.outcomes.c
+        rows = self._connection.execute(
+            select(known.outcome_id).where(known.namespace == namespace, known.outcome_id.in_(outcome_ids))
+        )
+        return {OutcomeId(row.outcome_id) for row in rows}
 
     def successor(self, namespace: Namespace, outcome_id: OutcomeId) -> Outcome | None:
         """Return the latest outcome that supersedes the given one."""

@@ -17,8 +17,9 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import admit
 from api.access.plain import body_of, identity_of, json_body, json_response
-from api.feedback.reports.joining import Clues, Link, Unjoined, join, link
-from api.feedback.reports.report import Report, count_unjoined, digest_of, take_report
+from api.feedback.reports.joining import Clues, Joining, Unjoined
+from api.feedback.reports.links import Link, link
+from api.feedback.reports.report import Report, count_unjoined, digest_of, take_reports
 
 _SOURCE, _BAD_TIME = "continue", "bad_time"
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,7 +58,6 @@ def continue_router(context: Context) -> APIRouter:
 
 async def _take(context: Context, identity: Identity, event: ContinueData) -> dict[str, Any]:
     outcomes = list(_READ.get(event.name, _nothing)(event.data))
-    reasons = []
     at = _moment(event.data, context.services.clock.now())
     if at is None:
         for _ in outcomes:
@@ -65,25 +65,30 @@ async def _take(context: Context, identity: Identity, event: ContinueData) -> di
         return {"status": "unjoined", "reason": _BAD_TIME} if outcomes else {"status": "ignored"}
     if event.name == "chatInteraction":
         return await _link(context, identity, event.data, at)
-    digest = await asyncio.to_thread(digest_of, [event.name, event.data]) if outcomes else ""
+    if not outcomes:
+        return {"status": "ignored"}
+    await admit(context.services.live_state, identity)  # what is looked for costs a look, also where it is not found
+    digest = await asyncio.to_thread(digest_of, [event.name, event.data])
     clues = _clues(event.data, at)
-    for metric, value in outcomes:
-        report = Report(source=_SOURCE, metric=metric, value=value, clues=clues, digest=digest)
-        reasons.append(await take_report(context, identity, report))
+    reports = [
+        Report(source=_SOURCE, metric=metric, value=value, clues=clues, digest=digest) for metric, value in outcomes
+    ]
+    reasons = await take_reports(context, identity, reports, admitted=True)
     told = [reason for reason in reasons if reason is not None]
     for reason in told:
         count_unjoined(_SOURCE, reason)
     if told:
         return {"status": "unjoined", "reason": told[0]}
-    return {"status": "recorded" if outcomes else "ignored"}
+    return {"status": "recorded"}
 
 
 async def _link(context: Context, identity: Identity, data: Data, at: datetime) -> dict[str, Any]:
     """Learn which session of ours Continue's is, from an answer that both know."""
     conversation = _text(data, "sessionId")
     await admit(context.services.live_state, identity)
+    clues = _clues(data, at)
     try:
-        joined = await join(context, identity, _clues(data, at))
+        joined = await Joining(context, identity, [clues]).join(clues)
     except Unjoined:
         return {"status": "ignored"}
     if conversation and joined.inference_id is not None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -11,10 +11,12 @@ import msgspec
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import admit
-from api.feedback.body import FeedbackBody
-from api.feedback.recording import is_known, record_feedback
-from api.feedback.reports.joining import Clues, Unjoined, join
-from core.errors import Conflict, RateLimited, RequestError
+from api.feedback.body import FeedbackBody, check_body, outcome_of
+from api.feedback.recording import known_of, record_feedback
+from api.feedback.reports.joining import Clues, Joined, Joining, Unjoined
+from api.feedback.side_by_side import side_by_side
+from api.feedback.values import check_value
+from core.errors import Conflict, RateLimited, RequestError, Unavailable
 from core.ids import OutcomeId
 from core.telemetry import JOINED_EVENTS, UNJOINED_EVENTS
 
@@ -42,18 +44,53 @@ def digest_of(said: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-async def take_report(context: Context, identity: Identity, report: Report, *, admitted: bool = False) -> str | None:
-    """Join the report to its turn and record it; return None, or the reason why it became no outcome.
+async def take_reports(
+    context: Context, identity: Identity, reports: Sequence[Report], *, admitted: bool = False
+) -> list[str | None]:
+    """Join one request's reports to their turns and record them; return for each None, or why it became no outcome.
 
-    `admitted`: it was counted against the limits before. Sent again, it counts once. Raises TooManyRequests and
-    Unavailable, after which it may be sent again. The caller counts the reason (`count_unjoined`) once it is sure that
-    it will not ask for that."""
-    if await is_known(context.services, identity.namespace, _id_of(identity, report)):
-        return None
-    if not admitted:
-        await admit(context.services.live_state, identity)
+    What becomes an outcome counts against the limits, unless `admitted` says that it did before; sent again, it counts
+    no more. What becomes none does not count: it would use up the limit each time that it comes again, and keep out for
+    ever what stands behind it. Raises TooManyRequests and Unavailable, after which all may be sent again. The caller
+    counts the reasons (`count_unjoined`) once it is sure that it will not ask for that."""
+    ids = [_id_of(identity, report) for report in reports]
+    known = await known_of(context.services, identity.namespace, set(ids))
+    new = [report for report, own in zip(reports, ids, strict=True) if own not in known]
+    joining = Joining(context, identity, [report.clues for report in new])
+    failed: list[RateLimited | Unavailable] = []
+
+    async def take(place: int) -> str | None:
+        if failed or ids[place] in known:  # after a failure it all comes again
+            return None
+        try:
+            reason = await _take(context, identity, joining, reports[place], ids[place], admitted=admitted)
+        except (RateLimited, Unavailable) as error:
+            failed.append(error)
+            return None
+        if reason is None:
+            known.add(ids[place])
+        return reason
+
+    subjects = [(each.clues.answers, each.clues.tool_call, each.clues.conversation) for each in reports]
+    reasons = await side_by_side(subjects, take)
+    if failed:
+        raise failed[0]
+    return reasons
+
+
+async def _take(
+    context: Context, identity: Identity, joining: Joining, report: Report, own: OutcomeId, *, admitted: bool
+) -> str | None:
+    """Take one report, and return why it became no outcome. Raises TooManyRequests and Unavailable."""
     try:
-        by = await _record(context, identity, report)
+        joined = await joining.join(report.clues)
+        body = _body(report, joined, own)
+        check_body(context, body)
+        check_value(context.services.spec, report.metric, report.value)
+        outcome_of(context, identity, body, report.value)  # refuses its time
+        if not admitted:
+            await admit(context.services.live_state, identity)
+        await record_feedback(context, identity, body)
     except Unjoined as unjoined:
         return unjoined.reason
     except Conflict:
@@ -62,18 +99,13 @@ async def take_report(context: Context, identity: Identity, report: Report, *, a
         raise
     except RequestError as error:
         return error.code or "refused"
-    JOINED_EVENTS.labels(report.source, by).inc()
+    JOINED_EVENTS.labels(report.source, joined.by).inc()
     return None
 
 
-def count_unjoined(source: str, reason: str) -> None:
-    UNJOINED_EVENTS.labels(source, reason).inc()
-
-
-async def _record(context: Context, identity: Identity, report: Report) -> str:
-    joined = await join(context, identity, report.clues)
-    body = FeedbackBody(
-        feedback_id=_id_of(identity, report),
+def _body(report: Report, joined: Joined, own: OutcomeId) -> FeedbackBody:
+    return FeedbackBody(
+        feedback_id=own,
         inference_id=joined.inference_id,
         session_id=joined.session_id,
         metric_name=report.metric,
@@ -84,8 +116,10 @@ async def _record(context: Context, identity: Identity, report: Report) -> str:
         source=report.said_by,
         tags={"reported_by": report.source, **report.tags},
     )
-    await record_feedback(context, identity, body)
-    return joined.by
+
+
+def count_unjoined(source: str, reason: str) -> None:
+    UNJOINED_EVENTS.labels(source, reason).inc()
 
 
 def _id_of(identity: Identity, report: Report) -> OutcomeId:

@@ -15,7 +15,7 @@ from api.access.identity import Identity
 from api.access.limits import admit
 from api.access.plain import LARGEST_INTEGER, body_of, identity_of, json_body, json_response, only_parameters
 from api.feedback.reports.joining import Clues
-from api.feedback.reports.report import Report, count_unjoined, digest_of, take_report
+from api.feedback.reports.report import Report, count_unjoined, digest_of, take_reports
 from api.feedback.targets import NamedTurn
 from api.turns.answer_ids import inference_in
 from core.errors import InvalidRequest, NotFound
@@ -98,7 +98,7 @@ async def _record(context: Context, identity: Identity, event: TabbyEvent, kind:
         digest=digest_of([event.completion_id, event.type, event.view_id, kind or event.select_kind]),
         tags={} if event.elapsed is None else {"elapsed_ms": str(event.elapsed)},
     )
-    reason = await take_report(context, identity, report, admitted=True)
+    (reason,) = await take_reports(context, identity, [report], admitted=True)
     if reason is not None:
         count_unjoined(_SOURCE, reason)
     if reason in ("unknown_id", "unknown_inference"):

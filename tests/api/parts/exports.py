@@ -8,6 +8,7 @@ from typing import Any
 
 import requests
 from api_harness import WAIT_S, Service
+from byte_renderer import END, call_ids
 from google.protobuf import json_format
 from opentelemetry._logs import LogRecord
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
@@ -23,8 +24,18 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import set_span_in_context
+from scripted_policy import Script
+
+from core.events import Outcome
+from core.reward_spec import load_reward_spec
+from core.telemetry import UNJOINED_EVENTS
+from onward.directory.layout import SHIPPED_REWARDS
 
 Attributes = Mapping[str, Any]
+SPEC = load_reward_spec(SHIPPED_REWARDS)
+TOOLS = [{"type": "function", "function": {"name": "edit", "parameters": {"type": "object"}}}]
+UNKNOWN = "0192f0c1-2345-7890-abcd-0123456789ab"
+"""The id of no turn."""
 
 
 @dataclass
@@ -103,3 +114,29 @@ class Program:
                         record[name] = base64.b64decode(record[name]).hex()
         made: dict[str, Any] = json.loads(json.dumps(export))
         return made
+
+
+def outcomes(service: Service, count: int = 1) -> list[Outcome]:
+    """Return all outcomes, once there are so many and the writer has read all of the log."""
+    service.turn(service.chat("the last").headers["x-onward-inference-id"])
+    found = service.outcomes()
+    assert len(found) == count, found
+    return sorted(found, key=lambda outcome: (outcome.observed_at, outcome.name))
+
+
+def said(outcome: Outcome) -> tuple[Any, ...]:
+    return outcome.name, outcome.value, outcome.inference_id
+
+
+def turn_with_call(service: Service, **fields: Any) -> tuple[str, str]:
+    """Return the ids of a turn and of the call that it made."""
+    service.policy.scripts.append(Script((*call_ids("edit", {"path": "a"}), END)))
+    answer = service.chat("x", tools=TOOLS, **fields).json()
+    return answer["onward"]["inference_id"], answer["choices"][0]["message"]["tool_calls"][0]["id"]
+
+
+def counted(source: str, reason: str) -> float:
+    """Return how many there were, in all namespaces."""
+    samples = [sample for metric in UNJOINED_EVENTS.collect() for sample in metric.samples]
+    totals = [(sample.labels, sample.value) for sample in samples if sample.name.endswith("_total")]
+    return sum(value for labels, value in totals if (labels["source"], labels["reason"]) == (source, reason))

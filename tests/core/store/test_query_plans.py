@@ -66,7 +66,10 @@ USES: dict[str, Callable[[Any], object]] = {
     "turns.get_many": lambda view: view.turns.get_many(IDS),
     "turns.newest_texts": lambda view: view.turns.newest_texts(4),
     "turns.get": lambda view: view.turns.get(NAMESPACE, IDS[0]),
-    "turns.recent": lambda view: view.turns.recent(NAMESPACE, NOW - timedelta(hours=1), NOW, 4),
+    "turns.said_since": lambda view: view.turns.said_since(NAMESPACE, NOW - timedelta(hours=1), 4),
+    "turns.made_since": lambda view: view.turns.made_since(NAMESPACE, SESSION, NOW - timedelta(days=10), 4),
+    "turns.sessions_among": lambda view: view.turns.sessions_among(NAMESPACE, [session_id(number) for number in MANY]),
+    "turns.which_of": lambda view: view.turns.which_of(NAMESPACE, IDS),
     "turns.of_session": lambda view: view.turns.of_session(NAMESPACE, SESSION),
     "turns.parents": lambda view: view.turns.parents(NAMESPACE, SESSION),
     "turns.following": lambda view: view.turns.following(turn(100)),
@@ -77,6 +80,7 @@ USES: dict[str, Callable[[Any], object]] = {
         view.turns.find_transcript(NAMESPACE, DIGESTS, SESSION),
     ),
     "outcomes.get": lambda view: view.outcomes.get(NAMESPACE, outcome_id(1)),
+    "outcomes.which_of": lambda view: view.outcomes.which_of(NAMESPACE, [outcome_id(number) for number in MANY]),
     "outcomes.successor": lambda view: view.outcomes.successor(NAMESPACE, outcome_id(48)),
     "outcomes.of_turns": lambda view: view.outcomes.of_turns(IDS[:5]),
     "outcomes.of_session": lambda view: view.outcomes.of_session(NAMESPACE, SESSION),
@@ -148,6 +152,16 @@ def test_no_query_walks_a_big_table(store: SqlStore, name: str) -> None:
         for statement, parameters in statements:
             assert not walked(connection, statement, parameters) & BIG or name in IN_ORDER, statement
         outer.rollback()
+
+
+def test_a_sessions_turns_are_read_without_those_of_others(store: SqlStore) -> None:
+    """Of a time long ago, too: the index by time would lead through all that the namespace has had since."""
+    with store.begin() as connection:
+        ids, *_ = spied(connection, USES["turns.made_since"])
+        prefix = "EXPLAIN" if connection.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
+        steps = connection.exec_driver_sql(f"{prefix} {ids[0]}", ids[1]).all()
+    plan = " ".join(map(str, steps))
+    assert ("turns_by_session" in plan, "turns_by_time" in plan) == (True, False), plan
 
 
 IN_ORDER = {"policies.newest", "turns.newest_texts"}

@@ -28,18 +28,17 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import ERRORS, admit
 from api.access.routes import Need
-from api.feedback.reports.joining import Link, link
+from api.feedback.reports.links import Link, link
 from api.feedback.reports.otlp import wire
 from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, logged, traced
 from api.feedback.reports.otlp.mapping import link_of, reports_of
 from api.feedback.reports.otlp.table import EventTable
-from api.feedback.reports.report import Report, count_unjoined, take_report
-from api.feedback.side_by_side import side_by_side
-from api.http.asgi import ClientGone, Headers, Receive, Scope, Send
+from api.feedback.reports.report import Report, count_unjoined, take_reports
+from api.http.asgi import JSON, ClientGone, Headers, Receive, Scope, Send, raw_error_headers, send_body
 from api.http.body_shape import Raw
-from api.http.errors import describe, error_headers, error_response
+from api.http.errors import describe, error_response
 from api.turns.rendering import read_large_apart
-from core.errors import InvalidRequest, RateLimited, RequestError, TooLarge, Unavailable
+from core.errors import InvalidRequest, RequestError, Unavailable
 
 LOGS, TRACES = "/v1/logs", "/v1/traces"
 _LINKS = 4  # spans of one export that link names, for each event of it that becomes an outcome
@@ -57,7 +56,7 @@ class OtlpEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = dict(scope["headers"])
         identity: Identity | None = None
-        media = wire.JSON
+        media = JSON
         try:
             media = wire.media_of(headers)
             identity = self._context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
@@ -66,7 +65,7 @@ class OtlpEndpoint:
                 raise InvalidRequest("an export has no query parameters", code="unknown_field")
             limits = await admit(self._context.services.live_state, identity)
             answered = await self._take(identity, media, headers, receive)
-            await _send(send, 200, media, wire.answer(answered, media), limits)
+            await send_body(send, 200, wire.answer(answered, media), limits, media)
         except (RequestError, Unavailable) as error:
             if identity is not None:
                 self._context.services.live_state.count(identity.namespace, ERRORS)
@@ -105,7 +104,7 @@ class OtlpEndpoint:
         understand = partial(self._understand, media, content, self._context.services.clock.now())
         if not self._context.bodies.is_large(len(content)):
             return await asyncio.to_thread(understand)
-        if media == wire.JSON:
+        if media == JSON:
             return await read_large_apart(self._context, "other", content, understand)
         return await self._context.reader.away(understand)
 
@@ -134,21 +133,7 @@ class OtlpEndpoint:
         Raises TooManyRequests and Unavailable, after which the export comes again: what was recorded is known then by
         its id, and what was not is counted then."""
         most = self._context.services.settings.feedback.batch_items
-        failed: list[RateLimited | Unavailable] = []
-
-        async def take(place: int) -> str | None:
-            if failed:  # it all comes again
-                return None
-            try:
-                return await take_report(self._context, identity, reports[place])
-            except (RateLimited, Unavailable) as error:
-                failed.append(error)
-                return None
-
-        subjects = [(each.clues.answers, each.clues.tool_call, each.clues.conversation) for each in reports[:most]]
-        reasons = await side_by_side(subjects, take)
-        if failed:
-            raise failed[0]
+        reasons = await take_reports(self._context, identity, reports[:most])
         refused = Counter[str]()
         for report, reason in zip(reports, [*reasons, *["too_many"] * len(reports[most:])], strict=True):
             if reason is not None:
@@ -174,19 +159,8 @@ def _answer(refused: Counter[str], unlinked: int, *, is_logs: bool) -> Message:
     return answer  # type: ignore[no-any-return]
 
 
-async def _send(
-    send: Send, status: int, media: bytes, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
-) -> None:
-    start = [(b"content-type", media), (b"content-length", str(len(body)).encode()), *headers]
-    await send({"type": "http.response.start", "status": status, "headers": start})
-    await send({"type": "http.response.body", "body": body})
-
-
 async def _send_error(send: Send, error: RequestError | Unavailable, media: bytes) -> None:
     status, body = error_response(error, wire.in_status_shape)
     if media == wire.PROTOBUF:
         body = wire.status_message(*describe(error))
-    headers = [(name.encode(), value.encode()) for name, value in error_headers(error).items()]
-    if isinstance(error, TooLarge):  # the rest of the body is unread
-        headers.append((b"connection", b"close"))
-    await _send(send, status, media, body, headers)
+    await send_body(send, status, body, raw_error_headers(error), media)

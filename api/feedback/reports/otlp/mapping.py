@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from api.feedback.reports.joining import Clues, Link
+from api.feedback.reports.joining import Clues
+from api.feedback.reports.links import Link
 from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, as_text
 from api.feedback.reports.otlp.table import EventSpec, EventTable, LinkSpec, Value
 from api.feedback.reports.report import Report, digest_of

@@ -13,13 +13,13 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 
-from api.http.asgi import Headers
+from api.http.asgi import JSON, Headers
 from api.http.body_shape import Raw
 from api.http.decoding import decode_body
 from core.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 
 M = TypeVar("M", bound=Message)
-JSON, PROTOBUF = b"application/json", b"application/x-protobuf"
+PROTOBUF = b"application/x-protobuf"
 _GZIP = 16 + zlib.MAX_WBITS
 _CODES = {400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 413: 8, 415: 3, 429: 8, 503: 14}  # of google.rpc.Code
 _UNKNOWN = 2

@@ -172,6 +172,17 @@ def test_an_interaction_counts_against_the_limits(tmp_path: Path) -> None:
         assert [service.post("/v1/continue/data", body).status_code for _ in range(2)] == [200, 429]
 
 
+def test_what_is_found_nowhere_counts_against_the_limits(tmp_path: Path) -> None:
+    """It costs a look at the store all the same; what says nothing costs none."""
+    keys = [{"key": "key-of-ada", "namespace": "ours", "requests_per_minute": 1, "burst": 2}]
+    with serve(tmp_path / "service", spec=SPEC, keys=keys) as service:
+        service.http.headers.update(ADA)
+        nothing = {"name": "tokensGenerated", "data": {}}
+        unknown = {"name": "autocomplete", "data": {"accepted": True, "completion": "nobody's"}}
+        sent = [nothing, unknown, nothing, unknown, unknown]
+        assert [service.post("/v1/continue/data", body).status_code for body in sent] == [200, 200, 200, 200, 429]
+
+
 def test_without_code_there_is_nothing_to_join_by(service: Service) -> None:
     labels = {"source": "continue", "reason": "no_id"}
     before = REGISTRY.get_sample_value("onward_unjoined_events_total", labels) or 0.0

@@ -1,0 +1,97 @@
+"""An export costs its limits what became of it, and the store one look for all of its events."""
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_harness import Service, serve, wait_for
+from exports import SPEC, Program, said, turn_with_call
+from sqlalchemy import Engine
+from sqlalchemy.event import listen, remove
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with serve(tmp_path / "service", spec=SPEC) as service:
+        yield service
+
+
+def test_what_becomes_no_outcome_uses_up_no_limit(tmp_path: Path) -> None:
+    """It would each time that the export comes again, and what stands behind it would never be reached."""
+    keys = [{"key": "key-of-ada", "namespace": "ours", "requests_per_minute": 1, "burst": 3}]
+    with serve(tmp_path / "service", spec=SPEC, keys=keys) as service:
+        service.http.headers["authorization"] = "Bearer key-of-ada"
+        inference_id, call_id = turn_with_call(service)
+        editor = Program(service, headers={"authorization": "Bearer key-of-ada"})
+        scored = {"event": "gen_ai.evaluation.result", "gen_ai__response__id": inference_id}
+        decided = {"event__name": "codex.tool_decision", "decision": "denied", "source": "User"}
+        for place in range(4):
+            editor.log(**decided, call_id=f"unknown_{place}")
+            editor.log(**scored, gen_ai__evaluation__score__value=2.0 + place)
+            editor.log(**scored, gen_ai__evaluation__score__value=0.5, at_ns=(int(time.time()) + 10**6 + place) * 10**9)
+        editor.log(**decided, call_id=call_id)
+        expected = "became no outcome of any turn: from_the_future 4, invalid_value 4, unknown_tool_call 4"
+        assert editor.send_logs() == (12, expected)
+        wait_for(lambda: service.outcomes() or None, "the outcome in the store")
+        assert [said(each) for each in service.outcomes()] == [("rejected", True, inference_id)]
+
+
+def test_the_store_is_asked_once_for_all_events_of_an_export(service: Service) -> None:
+    """But for each that is recorded, whose id it is asked for once."""
+    inference_id, call_id = turn_with_call(service)
+    service.turn(inference_id)
+    service.live_state.forget()
+    codex, judge = Program(service), Program(service)
+    decided = {"event__name": "codex.tool_decision", "decision": "denied", "source": "User"}
+    for place in range(100):
+        codex.log(**decided, call_id=call_id if place == 50 else f"unknown_{place}")
+        judge.log(
+            event="gen_ai.evaluation.result",
+            gen_ai__response__id=str(uuid.uuid4()),
+            gen_ai__evaluation__score__value=0.5,
+        )
+    with selects() as found:
+        assert codex.send_logs() == (99, "became no outcome of any turn: unknown_tool_call 99")
+    assert len([each for each in found if "FROM turns" in each]) <= 3, "the turns, now and with all; and the joined one"
+    assert len([each for each in found if "FROM outcomes" in each]) == 2, "all ids, and the recorded one's"
+    with selects() as found:
+        assert judge.send_logs() == (100, "became no outcome of any turn: unknown_id 100")
+    assert len([each for each in found if "FROM turns" in each]) == 2, "the answers, now and with all"
+
+
+def test_the_store_is_asked_once_for_all_conversations_and_once_for_the_turns_of_each(service: Service) -> None:
+    inference_id, call_id = turn_with_call(service, headers={"x-session-id": "ours"})
+    service.turn(inference_id)
+    service.live_state.forget()
+    decided = {"event__name": "claude_code.tool_decision", "decision": "reject", "source": "user_reject"}
+    strange, known = Program(service, "cline"), Program(service)
+    for place in range(100):
+        strange.log("task.feedback", ulid=f"conversation-{place}", feedbackType="thumbs_up")
+        known.log(**decided, session__id="ours", tool_use_id=call_id if place == 50 else f"unknown_{place}")
+    with selects() as found:
+        assert strange.send_logs() == (100, "became no outcome of any turn: unknown_conversation 100")
+    assert len([each for each in found if "FROM turns" in each]) == 2, "the sessions, now and with all"
+    with selects() as found:
+        assert known.send_logs() == (99, "became no outcome of any turn: unknown_tool_call 99")
+    looks = [each for each in found if "FROM turns" in each]
+    assert len(looks) <= 6, "the session; its turns' ids and its turns, now and with all; and the joined one"
+
+
+@contextmanager
+def selects() -> Iterator[list[str]]:
+    """Yield the list of statements that read the store."""
+    found: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: Any) -> None:
+        if statement.startswith("SELECT"):
+            found.append(statement)
+
+    listen(Engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        remove(Engine, "before_cursor_execute", note)
