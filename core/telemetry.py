@@ -1,9 +1,11 @@
 """The catalogue of metrics: every name, its kind, labels and meaning stand here and nowhere else."""
 
 import math
+from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.samples import Sample
 
 REGISTRY: Final = CollectorRegistry()
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -33,7 +35,8 @@ REQUEST_ERRORS = _counter("request_errors", "Requests refused or failed, by stat
 IGNORED_FIELDS = _counter("ignored_fields", "Fields of requests that changed nothing, by client", "client", "field")
 REFUSED_REQUESTS = _counter(
     "refused_requests",
-    "Requests to generate that were refused, by client, protocol and reason",
+    "Requests to generate that were refused, by namespace, client, protocol and reason",
+    "namespace",
     "client",
     "protocol",
     "code",
@@ -48,6 +51,7 @@ JOINED_EVENTS = _counter(
 UNJOINED_EVENTS = _counter(
     "unjoined_events",
     "Events of editors and agents that say what a user did, and became no outcome",
+    "namespace",
     "source",
     "reason",
 )
@@ -173,6 +177,33 @@ FEEDBACK_TO_SERVED_QUANTILE = _gauge(
 )
 
 
-def exposition() -> bytes:
-    """Prometheus' text format of all metrics of this process."""
-    return generate_latest(REGISTRY)
+NAMES: Final = frozenset(("namespace", "workload"))
+"""Labels whose values clients and operators choose."""
+
+
+class _Sums:
+    """The registry's metrics, where those that only such a label tells apart are one."""
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in REGISTRY.collect():
+            has_names = any(NAMES & sample.labels.keys() for sample in metric.samples)
+            yield _summed(metric) if has_names else metric
+
+
+def _summed(metric: Metric) -> Metric:
+    """Return a counter without those labels."""
+    values: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
+    for sample in metric.samples:
+        rest = tuple((label, value) for label, value in sample.labels.items() if label not in NAMES)
+        values.setdefault((sample.name, rest), []).append(sample.value)
+    found = Metric(metric.name, metric.documentation, metric.type)
+    found.samples = [
+        Sample(name, dict(rest), min(each) if name.endswith("_created") else sum(each))
+        for (name, rest), each in values.items()
+    ]
+    return found
+
+
+def exposition(*, named: bool = True) -> bytes:
+    """Prometheus' text format of all metrics of this process; if not `named`, in sums over whatever `NAMES` tell."""
+    return generate_latest(REGISTRY if named else _Sums())

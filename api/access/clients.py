@@ -4,6 +4,7 @@ from functools import lru_cache
 
 from core.errors import RequestError
 from core.events import Protocol
+from core.ids import Namespace
 from core.telemetry import IGNORED_FIELDS, REFUSED_REQUESTS
 
 _KNOWN = (
@@ -51,6 +52,6 @@ def count_ignored(user_agent: str | None, names: tuple[str, ...]) -> None:
         IGNORED_FIELDS.labels(client_of(user_agent), name).inc()
 
 
-def count_refused(user_agent: str | None, protocol: Protocol, error: RequestError) -> None:
-    """Count a request that asked for what it cannot have, by the error's own word."""
-    REFUSED_REQUESTS.labels(client_of(user_agent), protocol, error.code or error.kind).inc()
+def count_refused(namespace: Namespace | None, user_agent: str | None, protocol: Protocol, error: RequestError) -> None:
+    """Count a request that asked for what it cannot have, by the error's own word; None: its caller is not known."""
+    REFUSED_REQUESTS.labels(namespace or "", client_of(user_agent), protocol, error.code or error.kind).inc()

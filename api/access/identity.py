@@ -75,6 +75,7 @@ class KeyRing:
                 raise ConfigError("settings: api.keys: the same key is listed twice")
             identities[digest] = self._identity(settings, key, digest)
         self._identities = identities
+        self._users = frozenset(identity.namespace for identity in identities.values())
         keyless = settings.advanced.default_namespace
         self._keyless = Identity(Namespace(keyless), ALL_SCOPES, _namespace_bucket(settings, keyless))
 
@@ -105,6 +106,23 @@ class KeyRing:
         if identity is None:
             raise Unauthorized("this API key is not known", code="invalid_api_key")
         return identity
+
+    @property
+    def is_needed(self) -> bool:
+        """True where only who has a key is known."""
+        return bool(self._identities)
+
+    @property
+    def is_shared(self) -> bool:
+        """True where there are keys of several namespaces."""
+        return len(self._users) > 1
+
+    def sees_all(self, identity: Identity) -> bool:
+        """Return whether a caller may see what all namespaces do together, such as how many turns were answered.
+
+        It may with the scope admin, and where its namespace has the service to itself: else the rest of a sum would
+        tell what others do."""
+        return "admin" in identity.scopes or not self.is_shared
 
     def user_of(self, identity: Identity, named: str | None) -> UserHash | None:
         """Return the user of a request that names this user. Raises Forbidden where the key speaks for another."""

@@ -1,12 +1,14 @@
 """The routes `/healthz` (or `/health`), `/readyz` and `/metrics`, for monitoring.
 
-They need no key and tell nothing of tenants."""
+The first two need no key and tell nothing of tenants. Metrics tell a stranger none of the names that clients and
+operators choose; where several namespaces use the service, they take the scope admin, since sums are of all."""
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
+from api.access.identity import KeyRing
 from api.access.plain import json_response
 from api.access.services import DEGRADED, OK, ApiServices
 from core.telemetry import CONTENT_TYPE, exposition
@@ -35,8 +37,23 @@ def health_router(context: Context) -> APIRouter:
         return json_response(found, 503 if found["status"] == "not ready" else 200)
 
     @router.get("/metrics")
-    async def metrics() -> Response:
-        """Return the metrics in Prometheus' text format."""
-        return Response(exposition(), media_type=CONTENT_TYPE)
+    async def metrics(request: Request) -> Response:
+        """Return the metrics in Prometheus' text format.
+
+        Where there are keys of several namespaces, they need one with the scope admin. Where there are keys of one, a
+        caller without the scope read gets sums over all workloads."""
+        return Response(exposition(named=_sees_names(context.keys, request)), media_type=CONTENT_TYPE)
 
     return router
+
+
+def _sees_names(keys: KeyRing, request: Request) -> bool:
+    """Return whether the caller may see the namespaces and workloads. Raises Unauthorized, Forbidden."""
+    headers = dict(request.scope["headers"])
+    said = headers.get(b"authorization"), headers.get(b"x-api-key")
+    if keys.is_needed and not keys.is_shared and not any(said):
+        return False
+    identity = keys.identify(*said)
+    if keys.is_shared:
+        identity.require("admin")
+    return "read" in identity.scopes

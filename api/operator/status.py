@@ -31,7 +31,8 @@ def status_router(context: Context) -> APIRouter:
 
         It has the live version, versions by state, the running experiment, engines by state, what this process has
         counted since its start (`busy_s`: seconds in which an engine worked for it), and what all API replicas were
-        asked in the last minute by the caller's namespace (`complete` is false when it is this one only).
+        asked in the last minute by the caller's namespace (`complete` is false when it is this one only). What it
+        counted is null to a key without the scope admin where other namespaces use the service, too.
         `last_release` is the sequence of the newest of `/v1/releases`."""
         identity = identity_of(request)
         only_parameters(request)
@@ -44,9 +45,7 @@ def status_router(context: Context) -> APIRouter:
                 "model": services.model_name,
                 "live": services.policy.live_version,
                 **stored,
-                "turns": _turns(),
-                "tokens": _tokens(),
-                "busy_s": sum(values(telemetry.BUSY_SECONDS).values()),
+                **_counted(is_shown=context.keys.sees_all(identity)),
                 "last_minute": await _last_minute(services.live_state, identity.namespace),
                 "readiness": readiness_of(services),
             }
@@ -68,6 +67,13 @@ def _stored(view: View, cluster: str) -> dict[str, Any]:
 async def _last_minute(live_state: LiveState, namespace: Namespace) -> dict[str, Any]:
     recent = await live_state.counts(namespace)
     return {**{name: recent.counts.get(name, 0) for name in (REQUESTS, TURNS, ERRORS)}, "complete": recent.complete}
+
+
+def _counted(*, is_shown: bool) -> dict[str, Any]:
+    """Return what this process has counted, of all namespaces together."""
+    if not is_shown:
+        return dict.fromkeys(("turns", "tokens", "busy_s"))
+    return {"turns": _turns(), "tokens": _tokens(), "busy_s": sum(values(telemetry.BUSY_SECONDS).values())}
 
 
 def _turns() -> dict[str, Any]:

@@ -50,7 +50,8 @@ class GenerationEndpoint:
             if identity is not None:
                 services.live_state.count(identity.namespace, ERRORS)
             if isinstance(error, RequestError):
-                count_refused(hint_text(headers, b"user-agent"), self._protocol, error)
+                namespace = None if identity is None else identity.namespace
+                count_refused(namespace, hint_text(headers, b"user-agent"), self._protocol, error)
             if not isinstance(error, _BrokenStream):
                 await send_error(send, error, shape_of(scope))
         except ClientGone:

@@ -1,5 +1,6 @@
 """`onward doctor`: what a service needs, looked at one by one, and what to do where it is not as it must be."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -130,12 +131,16 @@ def _running_checks(layout: Layout, expected: Expectation, running: held.Running
         "disk", lambda: held.disk(layout, expected.disk_bytes), "see serving.versions.keep, learner.checkpoints"
     )
     slow = "feedback comes faster than it is learned from: a smaller learner.batch.backlog_turns, or a faster machine"
-    yield Check("feedback to served", lambda: held.served(_samples(layout), expected.served_s), slow)
+    yield Check("feedback to served", lambda: held.served(samples(layout), expected.served_s), slow)
 
 
-def _samples(layout: Layout) -> dict[str, float]:
-    with opened(layout.root, "GET", "/metrics", None) as answer:
-        lines = answer.read().decode().splitlines()
+def samples(layout: Layout) -> dict[str, float]:
+    """Return the metrics of the service that runs there. Raises OnwardError where it refuses them."""
+    try:
+        with opened(layout.root, "GET", "/metrics", os.environ.get("ONWARD_KEY")) as answer:
+            lines = answer.read().decode().splitlines()
+    except OnwardError as error:
+        raise OnwardError(f"/metrics: {error} (ONWARD_KEY may hold it)") from error
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if name[:1] not in "# "}
 
 

@@ -14,7 +14,7 @@ from hostile_log import events
 from hostile_requests import attacks, not_stored
 from hostile_sockets import BODY, HEADERS, STREAMED, besiege, unread
 from hostile_table import GROWTH_BYTES, HostileTable
-from hostile_world import PLUGIN_KEY, READER_KEY, SETTINGS, Phases, World, bearer, percentile
+from hostile_world import ADMIN_KEY, PLUGIN_KEY, READER_KEY, SETTINGS, Phases, World, bearer, percentile
 from service_tree import Service, wait_for
 
 from core.events import Topic
@@ -112,7 +112,7 @@ def _besieged(world: World, phases: Phases) -> None:
     ended = besiege(world.service.url, [HEADERS, BODY] * (CLIENTS // 2), HOLD_S, ENDED_S)
     assert ended == CLIENTS
     phases.begin("clients that never read")
-    page, stream = unread("/metrics", PLUGIN_KEY), unread("/v1/chat/completions", PLUGIN_KEY, STREAMED)
+    page, stream = unread("/metrics", ADMIN_KEY), unread("/v1/chat/completions", PLUGIN_KEY, STREAMED)
     besiege(world.service.url, [page] * (CLIENTS - STREAMS) + [stream] * STREAMS, HOLD_S)
     phases.begin("after")
     time.sleep(WARM_S)

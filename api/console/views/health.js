@@ -28,14 +28,21 @@ function idleShare(busy_s) {
   return last ? Math.max(0, 1 - (busy_s - last.busy_s) / (now_s - last.now_s)) : null;
 }
 
-function cards(status) {
-  const { last_minute: minute, tokens } = status, idle = idleShare(status.busy_s);
-  at("cards").replaceChildren(
+/** What all namespaces did together: not told to one of several. */
+function ofAll(status, tokens) {
+  const idle = idleShare(status.busy_s);
+  return [
     card("Turns answered", number(status.turns.answered), "by this process"),
     card("Tokens generated", number(tokens.generated), "by this process"),
     card("Engines idle", idle === null ? "–" : percent(idle), "of the last seconds, as this process sees them"),
     card("Cached prompt tokens", tokens.cached_share === null ? "–" : percent(tokens.cached_share),
-      `${number(tokens.cached)} of ${number(tokens.cached + tokens.prefilled)}`),
+      `${number(tokens.cached)} of ${number(tokens.cached + tokens.prefilled)}`)];
+}
+
+function cards(status) {
+  const { last_minute: minute, tokens } = status;
+  at("cards").replaceChildren(
+    ...(tokens === null ? [] : ofAll(status, tokens)),
     card("Your last minute", number(minute.turns), counts({ requests: minute.requests, errors: minute.errors }),
       minute.complete ? "all replicas" : "this one alone"),
     card("Versions", number(Object.values(status.versions ?? {}).reduce((sum, count) => sum + count, 0)),
@@ -47,14 +54,14 @@ const worded = (show, value) => value === null ? "–" : show(value);
 const rate = value => `${value.toFixed(value < 100 ? 1 : 0)} /s`;
 
 function speedAndSize({ turns, first_token_s: first, turn_s: whole, tokens_per_s: tokens, queue, disk }) {
-  const of = `of your newest ${number(turns)} turns`, { free, ...parts } = disk;
+  const of = `of your newest ${number(turns)} turns`, { free, ...parts } = disk ?? {};
   at("serving").replaceChildren(
     card("First token", worded(duration, first.p50), `99 %: ${worded(duration, first.p99)}`, of),
     card("Whole turn", worded(duration, whole.p50), `99 %: ${worded(duration, whole.p99)}`, of),
     card("Tokens a second", worded(rate, tokens.p50), `slowest tenth: ${worded(rate, tokens.p10)}`, "of a turn, after its first"),
     queue ? card("Queue", `${worded(number, queue.waiting)} wait`, `${number(queue.running)} run`,
       `wait: ${duration(queue.wait_s.p50)}, 99 %: ${duration(queue.wait_s.p99)}`)
-      : card("Queue", "–", "no engine has told how long a request waited"),
+      : disk === null ? "" : card("Queue", "–", "no engine has told how long a request waited"),
     ...Object.entries(parts).map(([name, size]) => card(`Disk: ${PARTS[name] ?? name}`, bytes(size))),
     free === undefined ? "" : card("Disk: free", bytes(free)));
 }
@@ -70,7 +77,7 @@ export async function refresh() {
   fill(at("stages"), [...stages.data, ...others.map(name => ({ stage: name }))].map(({ stage, topic, behind }) => {
     const state = stages.readiness.components[stage] ?? down.get(stage);
     return [[state === undefined ? stage : `${stage}: ${state}`, state === undefined ? "" : state === "ok" ? "ok" : "wrong"],
-      topic, topic === undefined ? "" : behind === null ? ["the log does not answer", "wrong"] : number(behind)];
+      topic, topic === undefined ? "" : behind === null ? (status.turns === null ? "–" : ["the log does not answer", "wrong"]) : number(behind)];
   }), "none");
   fill(at("fleet"), fleet.data.map(engine => [
     engine.name,
@@ -83,7 +90,7 @@ export async function refresh() {
     [engine.detail, ...Object.entries(engine.refused).map(([version, why]) => `refused ${version}: ${why}`)]
       .filter(Boolean).join("; "),
   ]), "no engine has spoken");
-  const reasons = Object.entries(status.turns.untrainable).sort((one, other) => other[1] - one[1]);
+  const reasons = Object.entries(status.turns?.untrainable ?? {}).sort((one, other) => other[1] - one[1]);
   fill(at("untrainable"), reasons.map(([reason, count]) =>
     [plain(reason), number(count), percent(count / Math.max(1, status.turns.answered))]), "none");
 }

@@ -61,7 +61,7 @@ async def _take(context: Context, identity: Identity, event: ContinueData) -> di
     at = _moment(event.data, context.services.clock.now())
     if at is None:
         for _ in outcomes:
-            count_unjoined(_SOURCE, _BAD_TIME)
+            count_unjoined(identity.namespace, _SOURCE, _BAD_TIME)
         return {"status": "unjoined", "reason": _BAD_TIME} if outcomes else {"status": "ignored"}
     if event.name == "chatInteraction":
         return await _link(context, identity, event.data, at)
@@ -76,7 +76,7 @@ async def _take(context: Context, identity: Identity, event: ContinueData) -> di
     reasons = await take_reports(context, identity, reports, admitted=True)
     told = [reason for reason in reasons if reason is not None]
     for reason in told:
-        count_unjoined(_SOURCE, reason)
+        count_unjoined(identity.namespace, _SOURCE, reason)
     if told:
         return {"status": "unjoined", "reason": told[0]}
     return {"status": "recorded"}

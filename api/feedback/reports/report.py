@@ -17,7 +17,7 @@ from api.feedback.reports.joining import Clues, Joined, Joining, Unjoined
 from api.feedback.side_by_side import side_by_side
 from api.feedback.values import check_value
 from core.errors import Conflict, RateLimited, RequestError, Unavailable
-from core.ids import OutcomeId
+from core.ids import Namespace, OutcomeId
 from core.telemetry import JOINED_EVENTS, UNJOINED_EVENTS
 
 _REPORTS = uuid.UUID("c9a7a2f4-6b1e-4f53-9d0e-0c7f6a1b5d21")  # names the ids of reports (RFC 9562, v5)
@@ -118,8 +118,8 @@ def _body(report: Report, joined: Joined, own: OutcomeId) -> FeedbackBody:
     )
 
 
-def count_unjoined(source: str, reason: str) -> None:
-    UNJOINED_EVENTS.labels(source, reason).inc()
+def count_unjoined(namespace: Namespace, source: str, reason: str) -> None:
+    UNJOINED_EVENTS.labels(namespace, source, reason).inc()
 
 
 def _id_of(identity: Identity, report: Report) -> OutcomeId:

@@ -8,15 +8,14 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
-from api.operator.figures.counts import values, values_named
+from api.operator.figures.counts import values
 from api.turns.lookup import read
 from core.ids import InferenceId, Namespace
 from core.store.newest.recent import Served
 from core.store.work import View
-from core.telemetry import REFUSED_REQUESTS
+from core.telemetry import REFUSED_REQUESTS, UNJOINED_EVENTS
 
 _TURNS, _MOST_TURNS = 500, 1000  # whose whole records are read
-_UNJOINED = "onward_unjoined_events"  # counted by whoever receives events: source, reason
 _UNKNOWN = "unknown"  # of turns of before it was noted
 
 Asker = tuple[str, str]
@@ -32,7 +31,7 @@ def clients_router(context: Context) -> APIRouter:
         """Return by client and protocol: turns, ignored fields, and shares of turns that train and that have feedback.
 
         They are those of the newest `turns` turns. Refused requests, and events that were joined to no turn (by their
-        source), are what this process has counted since its start."""
+        source), are what this process has counted since its start. All are of the caller's namespace."""
         identity = identity_of(request)
         only_parameters(request, "turns")
         limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
@@ -42,8 +41,8 @@ def clients_router(context: Context) -> APIRouter:
                 "object": "list",
                 "turns": len(turns),
                 "since": turns[-1].received_at if turns else None,
-                "data": _by_client(turns, told, _refused()),
-                "unjoined": _unjoined(),
+                "data": _by_client(turns, told, _refused(identity.namespace)),
+                "unjoined": _unjoined(identity.namespace),
             }
         )
 
@@ -84,16 +83,18 @@ def _shares(turns: Sequence[Served], told: Collection[InferenceId]) -> dict[str,
     }
 
 
-def _refused() -> dict[Asker, dict[str, int]]:
+def _refused(namespace: Namespace) -> dict[Asker, dict[str, int]]:
     found: dict[Asker, dict[str, int]] = defaultdict(dict)
-    for (client, protocol, code), count in values(REFUSED_REQUESTS).items():
-        found[client, protocol][code] = int(count)
+    for (whose, client, protocol, code), count in values(REFUSED_REQUESTS).items():
+        if whose == namespace:
+            found[client, protocol][code] = int(count)
     return found
 
 
-def _unjoined() -> dict[str, dict[str, int]]:
+def _unjoined(namespace: Namespace) -> dict[str, dict[str, int]]:
     """Return events that were joined to no turn, by source and reason."""
     found: dict[str, dict[str, int]] = defaultdict(dict)
-    for (source, reason), count in values_named(_UNJOINED).items():
-        found[source][reason] = int(count)
+    for (whose, source, reason), count in values(UNJOINED_EVENTS).items():
+        if whose == namespace:
+            found[source][reason] = int(count)
     return found

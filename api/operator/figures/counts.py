@@ -5,20 +5,12 @@ import math
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 
-from core import telemetry
-
 Labels = tuple[str, ...]
 
 
 def values(counter: Counter) -> dict[Labels, float]:
     """Return the counter's values under the values of its labels, in their order."""
     return {labels: value for metric in counter.collect() for labels, value in _totals(metric).items()}
-
-
-def values_named(name: str) -> dict[Labels, float]:
-    """Return the same of the counter of that name (without `_total`), and nothing where the catalogue has none."""
-    found = (metric for metric in telemetry.REGISTRY.collect() if metric.name == name)
-    return {labels: value for metric in found for labels, value in _totals(metric).items()}
 
 
 def value(gauge: Gauge) -> float:

@@ -28,19 +28,21 @@ def serving_router(context: Context) -> APIRouter:
 
         `tokens_per_s` is a turn's, from its first token to its last. The queue is that of an engine in this process,
         or of SGLang's where it tells (`--enable-metrics`), which does not tell how many wait: null while there was no
-        request. `disk` has what this machine holds of the service's parts, and what is free."""
+        request. `disk` has what this machine holds of the service's parts, and what is free.
+        Both are null to a key without the scope admin where other namespaces use the service, too."""
         identity = identity_of(request)
         only_parameters(request, "turns")
         limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
         turns = await read(services, lambda view: view.recent.served(identity.namespace, limit))
+        is_shown = context.keys.sees_all(identity)
         return json_response(
             {
                 "object": "serving",
                 "turns": len(turns),
                 "since": turns[-1].received_at if turns else None,
                 **_speed(turns),
-                "queue": _queue(),
-                "disk": await asyncio.to_thread(services.disk),
+                "queue": _queue() if is_shown else None,
+                "disk": await asyncio.to_thread(services.disk) if is_shown else None,
             }
         )
 

@@ -100,7 +100,7 @@ async def _record(context: Context, identity: Identity, event: TabbyEvent, kind:
     )
     (reason,) = await take_reports(context, identity, [report], admitted=True)
     if reason is not None:
-        count_unjoined(_SOURCE, reason)
+        count_unjoined(identity.namespace, _SOURCE, reason)
     if reason in ("unknown_id", "unknown_inference"):
         raise NotFound(f"no completion {event.completion_id}", param="completion_id", code="unknown_inference")
     if reason is not None:

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_harness import MODEL, Service, wait_for
+from api_harness import MODEL, Service, serve, wait_for
 from console_world import turn
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
+from api.feedback.reports.report import count_unjoined
 from api.operator.figures.counts import quantile_of
 from core import telemetry
 from core.clock import ManualClock
-from onward.directory.layout import Layout
+from core.ids import Namespace
+from core.reward_spec import load_reward_spec
+from onward.directory.layout import SHIPPED_REWARDS, Layout
 from onward.wiring.disk import disk_of
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -21,12 +24,14 @@ OPENAI, ANTHROPIC, LLAMA = "OpenAI/Python 1.2", "Anthropic/Python 0.3", "llama.v
 
 
 @pytest.fixture(autouse=True)
-def refused(monkeypatch: pytest.MonkeyPatch) -> Counter:
-    """Replace the counter by a fresh one, since other tests of this process have counted too."""
-    fresh = Counter("refused", "", ("client", "protocol", "code"), registry=None)
-    monkeypatch.setattr("api.access.clients.REFUSED_REQUESTS", fresh)
-    monkeypatch.setattr("api.operator.figures.clients.REFUSED_REQUESTS", fresh)
-    return fresh
+def counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the counters by fresh ones, since other tests of this process have counted too."""
+    refused = Counter("refused", "", ("namespace", "client", "protocol", "code"), registry=None)
+    unjoined = Counter("unjoined", "", ("namespace", "source", "reason"), registry=None)
+    for place, fresh in (("api.access.clients", refused), ("api.feedback.reports.report", unjoined)):
+        name = "REFUSED_REQUESTS" if fresh is refused else "UNJOINED_EVENTS"
+        monkeypatch.setattr(f"{place}.{name}", fresh)
+        monkeypatch.setattr(f"api.operator.figures.clients.{name}", fresh)
 
 
 def rows(service: Service, **query: Any) -> dict[tuple[str, str], dict[str, Any]]:
@@ -83,17 +88,27 @@ def test_it_looks_at_the_newest_turns_alone(service: Service) -> None:
     assert service.get("/v1/clients?limit=1").json()["error"]["param"] == "limit"
 
 
-def test_events_that_were_joined_to_no_turn_are_told_by_source(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(telemetry, "REGISTRY", CollectorRegistry())
+def test_events_that_were_joined_to_no_turn_are_told_by_source(service: Service) -> None:
     assert service.get("/v1/clients").json()["unjoined"] == {}
-    labels = ("source", "reason")
-    counter = Counter("onward_unjoined_events", "", labels, registry=telemetry.REGISTRY)
-    counter.labels("vscode", "no_session").inc(3)
-    counter.labels("codex", "no_turn").inc()
+    for source, reason in (*[("vscode", "no_session")] * 3, ("codex", "no_turn")):
+        count_unjoined(Namespace("default"), source, reason)
+    count_unjoined(Namespace("theirs"), "codex", "no_turn")
     found = service.get("/v1/clients").json()["unjoined"]
     assert found == {"vscode": {"no_session": 3}, "codex": {"no_turn": 1}}
+
+
+def test_each_namespace_is_told_its_own_alone(tmp_path: Path) -> None:
+    keys = [{"key": f"key-of-{name}", "namespace": name, "scopes": ["admin"]} for name in ("acme", "globex")]
+    acme, globex = ({"authorization": f"Bearer key-of-{name}", "user-agent": OPENAI} for name in ("acme", "globex"))
+    event = {"name": "editOutcome", "data": {"accepted": True}}
+    with serve(tmp_path / "service", spec=load_reward_spec(SHIPPED_REWARDS), keys=keys) as service:
+        service.chat("hi", headers=acme, functions=[{}])
+        service.chat("hi", headers={"authorization": "Bearer of-nobody"})
+        assert service.http.post("/v1/continue/data", json=event, headers=acme).json()["reason"] == "no_id"
+        own, other = (service.http.get("/v1/clients", headers=who).json() for who in (acme, globex))
+        assert [(row["client"], row["refused"]) for row in own["data"]] == [("openai-python", {"unsupported": 1})]
+        assert own["unjoined"] == {"continue": {"no_id": 1}}
+        assert (other["data"], other["unjoined"]) == ([], {})
 
 
 # ------------------------------------------------------------------------------------------------ speed and size

@@ -54,6 +54,16 @@ def test_every_view_fits_its_window(open_page: OpenPage, width: int) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.parametrize(("key", "told"), [(READER, False), (ADMIN, True)])
+def test_sums_of_all_namespaces_are_shown_to_an_admin_alone(open_page: OpenPage, key: str, told: bool) -> None:
+    page = open_page("#health", key=key)
+    page.wait_for_selector("#serving .card")
+    cards, sizes = page.locator("#cards").inner_text(), page.locator("#serving").inner_text()
+    assert ("Turns answered" in cards, "Queue" in sizes, "Your last minute" in cards) == (told, told, True)
+    behind = page.locator("#stages tr").first.locator("td").nth(2)
+    expect(behind).to_have_text(re.compile(r"^[0-9]" if told else "^–$"))
+
+
 def test_the_keyboard_leads_to_a_turns_story_and_back(open_page: OpenPage) -> None:
     page = open_page()
     page.keyboard.press("/")

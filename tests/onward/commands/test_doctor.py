@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from api_harness import serve
 
+from core.errors import OnwardError
 from core.ids import BASE, PolicyRef
 from core.ports import AdapterConfig
-from onward.commands.doctor import examine
+from onward.commands.doctor import examine, samples
 from onward.commands.options import overrides_of
+from onward.directory.layout import Layout
 from serving.weights.deltas.manifest import WeightsManifest, manifest_path
 
 Doctor = Callable[..., tuple[int, str]]
@@ -126,3 +129,17 @@ def test_a_base_that_adapters_do_not_stand_upon_is_named(doctor: Doctor, tmp_pat
     assert code == 1, told
     (line,) = [line for line in told.splitlines() if "wrong " in line]
     assert "stands upon weights 000000000000" in line
+
+
+def test_metrics_that_need_a_key_are_asked_for_with_the_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [{"key": f"key-of-{name}", "namespace": name, "scopes": ["admin"]} for name in ("acme", "globex")]
+    monkeypatch.setattr("onward.commands.client.find_certificate", lambda _: None)
+    monkeypatch.delenv("ONWARD_KEY", raising=False)
+    with serve(tmp_path / "service", keys=keys) as service:
+        monkeypatch.setattr("onward.commands.client.find_urls", lambda _: [service.url])
+        with pytest.raises(OnwardError, match=r"send an API key.*ONWARD_KEY"):
+            samples(Layout(tmp_path))
+        monkeypatch.setenv("ONWARD_KEY", "key-of-acme")
+        assert "onward_feedback_to_served_seconds_count" in samples(Layout(tmp_path))

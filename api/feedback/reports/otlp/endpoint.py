@@ -137,7 +137,7 @@ class OtlpEndpoint:
         refused = Counter[str]()
         for report, reason in zip(reports, [*reasons, *["too_many"] * len(reports[most:])], strict=True):
             if reason is not None:
-                count_unjoined(report.source, reason)
+                count_unjoined(identity.namespace, report.source, reason)
                 refused[reason] += 1
         return refused
 

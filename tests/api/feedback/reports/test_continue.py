@@ -184,7 +184,7 @@ def test_what_is_found_nowhere_counts_against_the_limits(tmp_path: Path) -> None
 
 
 def test_without_code_there_is_nothing_to_join_by(service: Service) -> None:
-    labels = {"source": "continue", "reason": "no_id"}
+    labels = {"namespace": "ours", "source": "continue", "reason": "no_id"}
     before = REGISTRY.get_sample_value("onward_unjoined_events_total", labels) or 0.0
     assert log(service, "editOutcome", accepted=True) == ("unjoined", "no_id")
     assert log(service, "editOutcome", accepted=True, completion="  \n") == ("unjoined", "no_text")
