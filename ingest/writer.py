@@ -16,6 +16,7 @@ from core.stages.sources import SharedRecords
 from core.stages.stage import Stage, until
 from core.store.dead_letters import as_announced
 from core.store.offsets import WRITER
+from core.tracing import is_on, trace
 
 GROUP = WRITER
 _LAG_S = 1.0  # how often it is measured
@@ -60,6 +61,14 @@ class Writer(Stage):
         self._announced.clear()
         telemetry.DUPLICATES.labels(topic=Topic.TURNS).inc(len(turns) + len(outcomes) - new)
         telemetry.DEAD_LETTERS.labels(topic=Topic.TURNS).inc(len(letters))
+        self._trace(records)
+
+    def _trace(self, records: Sequence[Record]) -> None:
+        if is_on():
+            now = self._clock.now()
+            for record in records:
+                if isinstance(record.event, Completion):
+                    trace(record.event.inference_id, "store", record.appended_at, now)
 
     def tick(self) -> float:
         member, now_s = self._turns.member, time.monotonic()

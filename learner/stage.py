@@ -31,6 +31,7 @@ from learner.sequences.masks import masks_of
 from learner.sequences.resemblance import Solutions
 from learner.sequences.scored import ScoredTurn
 from learner.timing import DISK_BYTES, Pace
+from learner.traces import VersionTraces
 from learner.updates.update import NonFiniteLoss, UpdateResult, update
 from learner.versions import manifest
 from learner.versions.checkpoint import Checkpoints
@@ -82,6 +83,7 @@ class Learner(Stage):
         self._backlog = Backlog()
         self._lineage = Lineage()
         self._pace = Pace()
+        self._traces = VersionTraces(clock)
         self._drops: dict[str, list[InferenceId]] = {}
         self.left_out = Counter[str]()
         """Turns that left the backlog without any update since this learner began, by reason."""
@@ -116,6 +118,7 @@ class Learner(Stage):
                     self._admit(reward)
                 case Release() as release:
                     self._lineage.follow(release)
+                    self._traces.follow(release)
 
     def tick(self) -> float:
         """Train when a batch is due, and publish."""
@@ -148,6 +151,7 @@ class Learner(Stage):
             policy = self._publish(self._keep(batch, result))
             self._journal.prune()
         logger.info("version %s from %d turns", policy.version, policy.turns)
+        self._traces.made(policy, batch)
         return True
 
     def recover(self, error: Unavailable | Fenced) -> None:

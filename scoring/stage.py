@@ -29,6 +29,7 @@ from core.settings import ScoringSettings
 from core.settings.stages import RECORD_ATTEMPTS
 from core.stages.sources import SharedRecords
 from core.stages.stage import Stage, until
+from core.tracing import trace
 from scoring.ledger import unusable
 from scoring.ledger.session_cache import SessionCache
 from scoring.ledger.transaction import LedgerTransaction
@@ -156,11 +157,17 @@ class Scorer(Stage):
             telemetry.REWARDS.labels(kind="revision" if reward.revision else "first").inc()
             if not reward.revision:
                 self._first_values.append(reward.value)
+            self._trace(reward)
         if transaction.rewards:
             self._outbox_waits = True
             if self._announcer is not None:
                 self._announcer.announce(REWARDS)
             telemetry.REWARD_VALUE.set(fmean(self._first_values) if self._first_values else math.nan)
+
+    def _trace(self, reward: Reward) -> None:
+        about = {"onward.value": reward.value, "onward.revision": reward.revision}
+        began_at = reward.last_outcome_at or reward.decided_at
+        trace(reward.inference_id, "reward", began_at, self._clock.now(), str(reward.revision), about=about)
 
     # ------------------------------------------------------------------------------------------ publishing
 

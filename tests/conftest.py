@@ -82,6 +82,7 @@ _DEEP = (
     "tests/e2e/test_model_families.py",
     "tests/e2e/test_pretrained_demo.py",
     "tests/e2e/test_real_model.py",
+    "tests/e2e/test_traces.py",
     "tests/faults/test_backlog.py",
     "tests/faults/test_late_services.py",
     "tests/faults/test_rebalances.py",

@@ -17,6 +17,7 @@ from core.events import Outcome, Topic
 from core.ids import Namespace, OutcomeId
 from core.store.turns import outcome_digest
 from core.telemetry import OUTCOMES
+from core.tracing import trace
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -89,6 +90,10 @@ async def _record(
     else:
         await services.log.append(Topic.TURNS, outcome)
     OUTCOMES.labels(outcome.name).inc()
+    if outcome.inference_id is not None:
+        about = {"onward.outcome": outcome.name, "onward.source": outcome.source}
+        ended_at = services.clock.now()
+        trace(outcome.inference_id, "outcome", outcome.received_at, ended_at, outcome.outcome_id, about=about)
     return answer
 
 

@@ -21,6 +21,7 @@ from core.errors import InvalidRequest, NotFound
 from core.events import Environment, Purpose
 from core.ids import SessionId, UserHash
 from core.settings import WORKLOAD_NAME
+from core.tracing import Caller, caller_of, is_on
 
 _WORKLOAD = re.compile(WORKLOAD_NAME)
 _PURPOSES: dict[str, Purpose] = {"main": "turn", "side": "side", "summary": "summary"}
@@ -47,6 +48,7 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     store: bool  # False if no words of the turn may be stored
     session_done: bool
     tags: dict[str, str]
+    caller: Caller | None = None  # the span of whoever asked, while turns are traced
     retrievable: bool = True  # False: no later request may get the answer by its id
 
     @property
@@ -97,6 +99,7 @@ def take_in(
         store=stored,
         session_done=_flag(headers, b"x-session-done", body.session_done, "session_done"),
         tags=tags,
+        caller=caller_of(hint_text(headers, b"traceparent")) if is_on() else None,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
+from datetime import datetime
 from typing import Any, cast
 
 import msgspec
@@ -35,6 +36,7 @@ from core.grammars.sets import ATTACHMENT
 from core.ids import UNKNOWN, GroupId, PolicyRef, new_inference_id
 from core.operations.fleet import Assignment
 from core.ports import GenerateRequest, TokenChunk
+from core.tracing.answers import trace_answer
 from core.unstored import NOT_STORED, without_words
 
 COMPLETE: frozenset[FinishReason] = frozenset(("stop", "length", "tool_calls"))
@@ -101,6 +103,7 @@ class Turn:
             parallel_tool_calls=plan.parallel_tool_calls,
         )
         self._read_tokens = 0
+        self._asked_s = plan.intake.started_s  # monotonic: when the engine was asked
 
     @property
     def text(self) -> str:
@@ -147,6 +150,7 @@ class Turn:
     async def _generate(self, notify: Callable[["Turn"], None] | None) -> None:
         """Generate with the version of the user's arm, or with the live one where no engine has that."""
         version = self.plan.assignment.version
+        self._asked_s = self._services.clock.monotonic()
         try:
             await self._generate_by(version, notify)
         except EngineUnavailable:
@@ -237,11 +241,11 @@ class Turn:
         self.policy_versions = self.capture.version_spans()
         self.segments = self._segments()
         turn = self._record() if self.plan.intake.store else without_words(self._record())
-        spooled = False
+        spooled, log_began_at = False, self._services.clock.now()
         try:
             spooled = (await self._services.log.append(Topic.TURNS, turn)).offset < 0
         except asyncio.CancelledError:
-            self._context.background.spawn(self._append_again(turn))
+            self._context.background.spawn(self._append_again(turn, log_began_at))
             raise
         except LogUnavailable:
             self.logged = False
@@ -251,14 +255,20 @@ class Turn:
         if spooled:  # else feedback at another replica, which has neither log nor store to ask, would be refused
             await self._services.live_state.settle()
         self._count(turn)
+        self._trace(turn, log_began_at)
 
-    async def _append_again(self, turn: Completion) -> None:
+    async def _append_again(self, turn: Completion, log_began_at: datetime) -> None:
         """Append the turn after a cancelled append, which may have succeeded.
 
         Readers know a turn by its id, so that twice counts once."""
         await self._services.log.append(Topic.TURNS, turn)
         await remember(self._services, turn, self._marks(turn))
         self._count(turn)
+        self._trace(turn, log_began_at)
+
+    def _trace(self, turn: Completion, log_began_at: datetime) -> None:
+        intake, clock = self.plan.intake, self._services.clock
+        trace_answer(turn, self._asked_s - intake.started_s, log_began_at, clock.now(), intake.caller)
 
     def _count(self, turn: Completion) -> None:
         self._context.turn_counter(turn.workload, turn.finish_reason).inc()

@@ -48,6 +48,7 @@ from core.settings.learner.training import (
 from core.settings.monitors import MonitorSettings
 from core.settings.names import nested, paths, place, probably_meant, refuse_former
 from core.settings.operations.alerts import AlertSettings, AlertTargetSettings
+from core.settings.operations.tracing import TracingSettings
 from core.settings.processes import ProcessSettings
 from core.settings.release import CanarySettings, EvalSettings, GateSettings, HoldbackSettings, ReleaseSettings
 from core.settings.scoring import ScoringSettings
@@ -127,6 +128,7 @@ __all__ = [
     "SglangTimeoutSettings",
     "StageSettings",
     "TlsSettings",
+    "TracingSettings",
     "UserSettings",
     "VersionSettings",
     "WebSettings",
@@ -166,6 +168,8 @@ class Settings(Section):
     """Limits for retries and restarts of stages."""
     metrics: MetricsSettings = MetricsSettings()
     """The metrics page of stages that run alone."""
+    tracing: TracingSettings = TracingSettings()
+    """Where spans of turns and versions go."""
 
     @model_validator(mode="after")
     def _hosts_may_drain(self) -> Self:

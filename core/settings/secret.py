@@ -16,10 +16,21 @@ NAMES: Final = frozenset(
         "judge.api_key",
         "kafka.security.sasl_password",
         "serving.sglang.admin_key",
+        "tracing.token",
     }
 )
 """All of what they say is secret."""
-URLS: Final = frozenset({"postgres.url", "redis.url", "blobs", "archive.url", "judge.base_url", "serving.sglang.urls"})
+URLS: Final = frozenset(
+    {
+        "postgres.url",
+        "redis.url",
+        "blobs",
+        "archive.url",
+        "judge.base_url",
+        "serving.sglang.urls",
+        "tracing.url",
+    }
+)
 """Settings in which only a password, where there is one, is secret."""
 
 

@@ -19,6 +19,7 @@ from onward.processes.supervisor import ChildProcess
 from onward.processes.tree import own_ports, run_tree
 from onward.wiring.foundation import Foundation, is_distributed, open_foundation, read_directory
 from onward.wiring.service import Service, build_api, build_app, build_service, children_of
+from onward.wiring.tracing import traced
 
 _SWITCH_INTERVAL_S = 0.0001  # the engine takes the interpreter back after each of its operations: decision 0002
 _OK = "ok"
@@ -34,7 +35,11 @@ def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
         if is_distributed(settings):
             run_tree(layout, settings, overrides)
         else:
-            with _opened(directory, overrides) as foundation, _children(foundation) as children:
+            with (
+                traced(settings, "service"),
+                _opened(directory, overrides) as foundation,
+                _children(foundation) as children,
+            ):
                 _serve(build_service(foundation), children, [layout.address])
 
 
@@ -48,6 +53,7 @@ def run_api(directory: Path, overrides: Mapping[str, str], child: str | None = N
     layout.apis.mkdir(exist_ok=True)
     announced = [own_address(layout)] if child is None else [own_address(layout), layout.ready(child)]
     with ExitStack() as stack:
+        stack.enter_context(traced(settings, child or "api"))
         _serve(_build_patiently(stack, directory, overrides, settings.api), (), announced)
 
 

@@ -28,6 +28,7 @@ from onward.wiring.foundation import Foundation, open_foundation, read_directory
 from onward.wiring.service import announcing
 from onward.wiring.sharing import shared_weights
 from onward.wiring.stages import Neighbours, StageRow, row_of
+from onward.wiring.tracing import traced
 
 _STEP_S = 0.2
 logger = logging.getLogger(__name__)
@@ -147,7 +148,8 @@ def _run(
         health = redacted(str(error))
         logger.warning("%s waits: %s", name, error)
 
-    with metrics_server(settings.metrics, name, lambda: health if runner is None else runner.health):
+    shown = metrics_server(settings.metrics, name, lambda: health if runner is None else runner.health)
+    with traced(settings, child or name), shown:
         foundation = ending.made(lambda: open_foundation(directory, overrides), waits)
         if foundation is None:
             return

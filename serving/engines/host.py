@@ -21,6 +21,7 @@ from core.operations.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
 from core.ports import Clock, Engine, Store, WeightsRef
 from core.stages.renewing import renewing
 from core.stages.stage import OK, Stage
+from core.tracing import trace_version
 
 _WOKEN_S = 1.0  # how often it looks at its engine, where the store tells of targets
 _RETRY_S = 1.0  # of what failed because the engine was away
@@ -148,9 +149,11 @@ class EngineHost(Stage):
         if policy is None:
             raise WeightsError(f"no version {version} is published")
         if version not in self._engine.loaded():
+            began_at = self._clock.now()
             self._engine.load(
                 WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
             )
+            trace_version(version, "load", began_at, self._clock.now(), self._engine.name)
         found = self._engine.loaded()[version]
         if found != policy.digest:
             raise WeightsError(f"version {version}: loaded digest {found}, published {policy.digest}")
@@ -172,7 +175,9 @@ class EngineHost(Stage):
         self._report(target)
         try:
             with self._heart():
+                began_at = self._clock.now()
                 self._engine.switch(target.serve)
+                trace_version(target.serve, "swap", began_at, self._clock.now(), self._engine.name)
         except WeightsError as error:
             self._refuse(target.serve, str(error))
         except (EngineUnavailable, OSError) as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from kept_spans import kept_spans
 from sqlalchemy import func, select
 from stepping import step
 
@@ -19,7 +20,7 @@ from core.clock import SystemClock
 from core.codec import SCHEMA_VERSION
 from core.errors import LogError, NewerSchema
 from core.events import Completion, DeadLetter, Outcome, SessionEnded, Topic
-from core.ids import SessionId
+from core.ids import SessionId, new_inference_id
 from core.settings import IngestSettings
 from core.store import SqlStore, open_sqlite
 from core.store.database import tables
@@ -104,6 +105,21 @@ def test_an_event_that_stands_in_the_log_twice_is_stored_once(
     drain(writer)
     assert (count(store, "turns"), count(store, "outcomes")) == (1, 1)
     assert duplicates() - before == 4
+
+
+def test_a_turn_is_traced_into_the_store(
+    log: SqliteEventLog,
+    writer: Writer,
+    completion: Callable[..., Completion],
+    outcome: Callable[[Completion], Outcome],
+) -> None:
+    turn = completion(inference_id=new_inference_id(SessionId("s")), session_id=SessionId("s"))
+    log.append_blocking(Topic.TURNS, [turn, outcome(turn)])
+    with kept_spans() as kept:
+        drain(writer)
+        (span,) = kept.spans
+        assert kept.of_turn(turn.inference_id) == {"store": span}
+    assert span.began_at <= span.ended_at
 
 
 def test_it_goes_on_where_the_store_stands_not_the_group(

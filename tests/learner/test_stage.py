@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kept_spans import kept_spans
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle, tokenizer_digest
 
+from core import tracing
 from core.errors import ConfigError, LogUnavailable
 from core.events import Segment, ToolCall
 from core.ids import base_ref
@@ -49,6 +51,27 @@ def test_rewards_become_versions(make_world: MakeWorld) -> None:
     assert policy.turns == len(policy.outcome_arrivals) == 8
     world.weights.open(WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights))
     learner.close()
+
+
+def test_turns_are_traced_until_a_version_that_learned_from_them_is_live(make_world: MakeWorld) -> None:
+    """A version goes live with all that those between it and the live one before had learned."""
+    world, past = make_world("a"), logged_past(12)
+    learner = world.learner()
+    with kept_spans() as kept:
+        world.tell(*past)
+        settle(learner)
+        assert {name for turn, _ in past for name in kept.of_turn(turn.inference_id)} == {"update", "publish"}
+        world.release(3)
+        settle(learner)
+        spans = [kept.of_turn(turn.inference_id) for turn, _ in past]
+        roots = [tracing.root_of(turn.inference_id) for turn, _ in past]
+    learner.close()
+    first, second = (tracing.root_of_version(base_ref(version)) for version in (2, 3))
+    assert [each["update"].links for each in spans] == [(first,)] * 8 + [(second,)] * 4
+    assert [each["publish"].links for each in spans] == [(first,)] * 8 + [(second,)] * 4
+    assert [each["live"].links for each in spans] == [(second,)] * 12
+    origins = {span.place: span.links for span in kept.spans if span.parent is None}
+    assert origins == {first: tuple(roots[:8]), second: tuple(roots[8:])}
 
 
 def test_the_same_log_gives_the_same_weights(make_world: MakeWorld) -> None:

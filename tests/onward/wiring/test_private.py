@@ -132,6 +132,7 @@ def test_nor_do_a_thread_and_a_process_that_an_error_ends() -> None:
         "api.user_hash_key=x",
         "API.User_Hash_Key=x",
         "judge.api_key=x",
+        "tracing.token=x",
         "kafka.security.sasl_password=x",
         "serving.sglang.admin_key=x",
         "postgres.url=postgresql://a:pass@db/o",

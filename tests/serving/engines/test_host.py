@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kept_spans import kept_spans
 from memory_engine import MemoryEngine
 from mortal import Crash, Fuse
 from release_world import ReleaseWorld
 from stepping import step
 from waiting import wait_for
 
+from core import tracing
 from core.clock import SystemClock
 from core.errors import StoreUnavailable
 from core.ids import PolicyRef, base_ref
@@ -81,6 +83,17 @@ def test_what_is_to_be_held_is_verified_beside_what_serves(world: ReleaseWorld) 
     assert world.engine.held == {1, 3}
     assert world.engine.loads.count(3) == 1
     assert world.engine.serves == 3
+
+
+def test_loads_and_swaps_are_in_the_versions_trace(world: ReleaseWorld) -> None:
+    want(world, 1)
+    world.run()
+    with kept_spans() as kept:
+        want(world, 2)
+        world.run()
+        root = tracing.root_of_version(base_ref(2))
+        assert [(span.name, span.parent) for span in kept.spans] == [("load", root), ("swap", root)]
+    assert all(span.place.trace_id == root.trace_id for span in kept.spans)
 
 
 def test_what_serves_comes_first(world: ReleaseWorld) -> None:
