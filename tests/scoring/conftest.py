@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from ready_stores import open_ready
+from ready_stores import open_in_memory, open_ready
 from stepping import step
 
 from core.clock import ManualClock
@@ -27,7 +27,7 @@ from core.ids import (
 from core.ports import Announcer, Record
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
-from core.store import SqlStore, open_sqlite
+from core.store import SqlStore
 from ingest.routing import partition_of
 from ingest.sqlite.log import SqliteEventLog
 from scoring.ledger.transaction import LedgerTransaction
@@ -78,7 +78,7 @@ def score(spec: RewardSpec, events: Sequence[Event], batch: int = 1000, until: d
     """Score events without a log, by ledger transactions on a store in memory.
 
     `until` lets time pass at the end."""
-    store = open_sqlite(Path(":memory:"))
+    store = open_in_memory()
     rewards = []
     records = records_of(events)
     for start in range(0, len(records), batch):

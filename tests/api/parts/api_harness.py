@@ -17,6 +17,7 @@ import pytest
 import uvicorn
 import uvloop
 from byte_renderer import ByteRenderer
+from ready_stores import open_ready
 from scripted_policy import ScriptedPolicy
 from sqlalchemy import select
 from stepping import step
@@ -33,7 +34,7 @@ from core.operations.fleet import LIVE, Assignment, Order
 from core.ports import Clock, LiveState, Policy, Position, Renderer
 from core.reward_spec import RewardSpec
 from core.settings import ApiSettings, ConnectionSettings, IngestSettings
-from core.store import SqlStore, open_sqlite
+from core.store import SqlStore
 from core.store.database import tables
 from core.store.work import View, Work
 from ingest.sqlite.log import SqliteEventLog
@@ -333,7 +334,7 @@ def serve_replicas(
     directory.mkdir(exist_ok=True)
     ingest = IngestSettings(poll_s=0.005)
     real_log = SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s)
-    real_store = open_sqlite(directory / "store.db")
+    real_store = open_ready(directory / "store.db")
     log, store = BreakableLog(real_log), BreakableStore(real_store)
     states_of: Sequence[Any] = live_states or [ForgetfulLiveState()] * count
     states = {"writer": "ok"}

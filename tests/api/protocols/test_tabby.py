@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from api_harness import MODEL, Service, serve, wait_for
 from byte_renderer import END, MIDDLE, PREFIX, SUFFIX, ids
+from ready_stores import open_in_memory
 from scripted_policy import says
 
 from core.events import Completion, Reward, Topic
 from core.ids import InferenceId
 from core.ports import Record
 from core.reward_spec import load_reward_spec
-from core.store import open_sqlite
 from onward.directory.layout import SHIPPED_REWARDS
 from scoring.ledger.transaction import LedgerTransaction
 
@@ -57,7 +57,7 @@ def rewards(service: Service, completion_id: str, outcomes: int, after_s: float)
         Record(topic=Topic.TURNS, partition=0, offset=place, appended_at=turn.received_at, raw=b"", event=event)
         for place, event in enumerate(log)
     ]
-    store, made = open_sqlite(Path(":memory:")), []
+    store, made = open_in_memory(), []
     for step in ("take", "pass"):
         transaction = LedgerTransaction(SPEC)
         with store.work() as work:

@@ -10,6 +10,7 @@ from pathlib import Path
 import made_events
 import torch
 from changed_settings import changed
+from ready_stores import open_ready
 from safetensors.torch import load_file
 from stepping import step
 from torch import Tensor
@@ -22,7 +23,7 @@ from core.ids import GroupId, InferenceId, Namespace, PolicyRef, SessionId, base
 from core.model.probes import ProbeRecord
 from core.ports import WeightsRef
 from core.settings import LearnerSettings
-from core.store import SqlStore, open_sqlite
+from core.store import SqlStore
 from ingest.sqlite.log import SqliteEventLog
 from learner.model.ranks import ALONE, Ranks
 from learner.stage import Learner
@@ -178,7 +179,7 @@ def open_world(directory: Path) -> World:
     """Create the world, or open it as it was left."""
     directory.mkdir(exist_ok=True)
     log = SqliteEventLog(directory / "log.db", 2, 0.01)
-    store, blobs = open_sqlite(directory / "store.db"), FsspecBlobs(directory / "blobs")
+    store, blobs = open_ready(directory / "store.db"), FsspecBlobs(directory / "blobs")
     weights, clock = BlobWeights(blobs), ManualClock(START)
     ensure_anchor(store, log, weights, blobs, MODEL, "onward-tiny", "local", anchor_probe, clock)
     return World(directory, log, store, blobs, weights, clock)

@@ -1,15 +1,14 @@
 """Outcomes that the scorer derives from a conversation's course, for a client that never sends feedback."""
 
 import json
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from ready_stores import open_in_memory
 
 from core.events import Completion, Outcome, ToolCall
 from core.reward_spec import DerivedSpec, RewardSpec
-from core.store import open_sqlite
 from core.unstored import without_words
 from scoring.derived.survival import share_left
 from scoring.ledger.transaction import LedgerTransaction
@@ -97,7 +96,7 @@ def test_what_was_concluded_stands_beside_what_was_said(lab: ModuleType, chat: C
     """The store holds derived outcomes with their source, to explain rewards."""
     chat.ask("write a function that sums xs", 0)
     chat.ask("wrong.", 10)
-    store, transaction = open_sqlite(Path(":memory:")), LedgerTransaction(SPEC)
+    store, transaction = open_in_memory(), LedgerTransaction(SPEC)
     with store.work() as work:
         work.turns.put(chat.turns)
         transaction.take(work, lab.records_of(chat.turns))

@@ -7,11 +7,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from ready_stores import open_in_memory
 from sqlalchemy import event
 
 from core.events import Completion, Event, Outcome
 from core.reward_spec import RewardSpec, load_reward_spec
-from core.store import SqlStore, ledger, open_sqlite
+from core.store import SqlStore, ledger
 from core.store.work import Work as UnitOfWork
 from core.text.patterns import Pattern
 from scoring.ledger import transaction as ledger_transaction
@@ -63,7 +64,7 @@ class Work:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, spec: RewardSpec) -> None:
         self.counts: Counter[str] = Counter()
         self._spec, self._cache = spec, SessionCache()
-        self._store = open_sqlite(Path(":memory:"))
+        self._store = open_in_memory()
         for module, name in (
             (ledger_transaction, "decide"),
             (ledger_transaction, "derive"),
@@ -160,7 +161,7 @@ def test_a_turn_is_judged_by_what_it_adds_and_not_by_all_that_was_said(
         said = conversation(number, number)
         first = events.turn("s", 0, messages=said[:-4], text="x")
         turn = events.turn("s", 1, messages=said, text="part of it", parent_id=first.inference_id)
-        store, cache = open_sqlite(Path(":memory:")), SessionCache()
+        store, cache = open_in_memory(), SessionCache()
         for record in lab.records_of([first, turn]):
             seen.clear()
             transaction = LedgerTransaction(spec, cache)
@@ -184,7 +185,7 @@ def test_what_is_kept_in_memory_changes_no_reward(lab: ModuleType, seed: int, de
     records = lab.records_of(lab.random_events(seed, 200))
     made = []
     for cache, fails in ((None, False), (SessionCache(), False), (SessionCache(10), False), (SessionCache(), True)):
-        store, rewards = open_sqlite(Path(":memory:")), []
+        store, rewards = open_in_memory(), []
         for start in range(0, len(records), 5):
             if fails:
                 with pytest.raises(ZeroDivisionError):
@@ -208,7 +209,7 @@ def _fail(store: SqlStore, transaction: LedgerTransaction, records: Sequence[Any
 
 
 def test_the_shelf_keeps_so_many_turns_and_what_was_used_last(lab: ModuleType, events: Any) -> None:
-    cache, store = SessionCache(4), open_sqlite(Path(":memory:"))
+    cache, store = SessionCache(4), open_in_memory()
     for name in ("a", "b", "c"):
         transaction = LedgerTransaction(lab.SPEC, cache)
         with store.work() as work:

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from ready_stores import open_ready
 
 from core.clock import ManualClock
 from core.events import Release
 from core.ids import PolicyRef, base_ref
 from core.operations.fleet import Lane, ReplicaState, ReplicaStatus, ReplicaTarget
-from core.store import SqlStore, open_sqlite
+from core.store import SqlStore
 from serving.fleet.view import FleetView
 
 LIVE = base_ref(3)
@@ -23,7 +24,7 @@ class FleetTable:
 
     def __init__(self, path: Path) -> None:
         self.clock = ManualClock(NOW)
-        self.store: SqlStore = open_sqlite(path)
+        self.store: SqlStore = open_ready(path)
         self.view = FleetView(self.store, "local", self.clock, TIMEOUT_S, period_s=0.01)
 
     def beat(self, name: str, state: ReplicaState = "ready", **changes: Any) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 
 import made_events
 from engine_world import MODEL, Published
+from ready_stores import open_ready
 from sglang_server import PYTHON, sglang_server
 
 from core.clock import SystemClock
@@ -19,7 +20,7 @@ from core.ids import ANCHOR
 from core.ports import Engine, GenerateRequest, Policy, TokenChunk, WeightsRef
 from core.settings import ServingSettings, SglangSettings
 from core.stages.rounds import Rounds
-from core.store import SqlStore, open_sqlite
+from core.store import SqlStore
 from serving.engines.host import EngineHost
 from serving.engines.model_facts import read_model_facts
 from serving.engines.sglang.engine import SglangEngine
@@ -65,7 +66,7 @@ class Fleet:
     ) -> None:
         """Make a fleet without hosts; `engines` speaks to its servers, which are SGLang's where it is None."""
         self.world, self.settings, self.clock = world, settings, SystemClock()
-        self.store = open_sqlite(directory / "store.db")
+        self.store = open_ready(directory / "store.db")
         with self.store.work() as work:
             while work.policies.allocate(self.clock.now()) < max(world.refs):
                 pass

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import made_events
 import pytest
+from ready_stores import open_ready
 from release_world import START
 
 from core.clock import ManualClock
 from core.errors import Conflict, Fenced
 from core.events import Release, ReleaseState, Topic
 from core.ids import PolicyRef, base_ref
-from core.store import SqlStore, open_sqlite
+from core.store import SqlStore
 from ingest.sqlite.log import SqliteEventLog
 from serving.releases.chain import Chain
 
@@ -21,7 +22,7 @@ TTL_S = 5.0
 class World:
     def __init__(self, directory: Path) -> None:
         self.clock = ManualClock(START)
-        self.store: SqlStore = open_sqlite(directory / "store.db")
+        self.store: SqlStore = open_ready(directory / "store.db")
         self.log = SqliteEventLog(directory / "log.db", partitions=4, poll_s=0.01)
         for _ in range(3):
             self.publish()

@@ -15,6 +15,7 @@ from changed_settings import changed
 from memory_engine import MemoryEngine
 from mortal import Fuse, MortalBlobs, MortalLog, MortalStore, MortalWeights
 from numbered import numbered
+from ready_stores import open_ready
 from safetensors.numpy import save_file
 from stepping import step
 
@@ -27,7 +28,6 @@ from core.model.weights_digest import digest_of_shards
 from core.operations.fleet import Experiment, Order, OrderKind, ReplicaStatus, ReplicaTarget
 from core.ports import Consumer, WeightsRef
 from core.settings import Settings
-from core.store import open_sqlite
 from ingest.sqlite.log import SqliteEventLog
 from serving.engines.host import EngineHost
 from serving.releases import ReleaseController, ensure_anchor
@@ -100,7 +100,7 @@ class ReleaseWorld:
         self.release_settings, self.serving = chosen.release, chosen.serving
         self.clock = clock or ManualClock(START)
         self.log = SqliteEventLog(directory / "log.db", partitions=4, poll_s=0.01)
-        self.store = open_sqlite(directory / "store.db")
+        self.store = open_ready(directory / "store.db")
         self._watch = sqlite3.connect(directory / "store.db")
         self.weights = BlobWeights(FsspecBlobs(directory / "blobs"))
         self.model = self.make_model()
