@@ -35,10 +35,15 @@ Uses = dict[str, set[str]]
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def sources() -> list[tuple[str, ast.Module]]:
     folders = ("api", "core/records", "core/stages", "ingest", "learner", "onward", "scoring", "serving")
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths]
+    return [(str(path.relative_to(ROOT)), parsed(path)) for path in paths]
 
 
 def stage_of(path: str) -> str:
@@ -134,7 +139,7 @@ def repositories() -> dict[tuple[str, str], tuple[set[str], set[str]]]:
     """Return the tables that each method writes and names, by (repository, method)."""
     folders = tuple(ROOT / "core/store" / name for name in ("", "newest", "operators"))
     files = [path for folder in folders for path in sorted(folder.glob("*.py"))]
-    modules = [StoreModule(ast.parse(path.read_text())) for path in files]
+    modules = [StoreModule(parsed(path)) for path in files]
     home = {name: module for module in modules for name in module.classes}
     assigned = re.findall(r"self\.(\w+) = (\w+)\(connection\)", (ROOT / "core/store/work.py").read_text())
     return {

@@ -23,7 +23,8 @@ def run(*arguments: str, **environment: str) -> str:
 
 
 def cases(**environment: str) -> str:
-    return run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "triton_cases.py"), **environment)
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:schemathesis")  # which would be imported for nothing
+    return run("-m", "pytest", *options, str(HERE / "triton_cases.py"), **environment)
 
 
 def test_interpreted_kernels_are_their_definition() -> None:
@@ -35,15 +36,12 @@ def test_kernels_on_a_gpu_are_their_definition() -> None:
     assert "passed" in cases()
 
 
-def test_kernels_compile_for_a_card(tmp_path: Path) -> None:
-    run(str(HERE / "compile_kernels.py"), TRITON_CACHE_DIR=str(tmp_path))
-
-
-def test_a_cpu_needs_no_triton() -> None:
-    program = """
-import sys, torch
+def test_a_cpu_needs_no_triton_and_kernels_compile_for_a_card(tmp_path: Path) -> None:
+    program = f"""
+import runpy, sys, torch
 from onward_kernels import token_logprobs_and_entropy as score
 score(torch.zeros(2, 3), torch.zeros(9, 3), torch.zeros(2, dtype=torch.long), torch.ones(2), width=4)
 assert "triton" not in sys.modules
+runpy.run_path({str(HERE / "compile_kernels.py")!r}, run_name="__main__")
 """
-    run("-c", program)
+    run("-c", program, TRITON_CACHE_DIR=str(tmp_path))

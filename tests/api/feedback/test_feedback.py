@@ -126,23 +126,23 @@ def test_what_supersedes_must_speak_of_the_same(service: Service) -> None:
         ("comment", False),
     ],
 )
-def test_a_value_of_the_wrong_type_names_the_field(service: Service, metric: str, value: object) -> None:
-    answer = say(service, inference_id=inference(service), metric_name=metric, value=value)
+def test_a_value_of_the_wrong_type_names_the_field(quick_service: Service, metric: str, value: object) -> None:
+    answer = say(quick_service, inference_id=inference(quick_service), metric_name=metric, value=value)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "value"
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999", "-1e400"])
-def test_no_number_is_infinite(service: Service, value: str) -> None:
+def test_no_number_is_infinite(quick_service: Service, value: str) -> None:
     body = f'{{"inference_id": "{UNKNOWN}", "metric_name": "rating", "value": {value}}}'
-    answer = service.http.post("/v1/feedback", content=body)
+    answer = quick_service.http.post("/v1/feedback", content=body)
     assert answer.status_code == 400
 
 
 @pytest.mark.parametrize("value", ["1e308", "-1000000000001", "1" + 400 * "0"])
-def test_no_number_is_larger_than_sums_of_it_can_hold(service: Service, value: str) -> None:
-    body = f'{{"inference_id": "{inference(service)}", "metric_name": "rating", "value": {value}}}'
-    answer = service.http.post("/v1/feedback", content=body)
+def test_no_number_is_larger_than_sums_of_it_can_hold(quick_service: Service, value: str) -> None:
+    body = f'{{"inference_id": "{inference(quick_service)}", "metric_name": "rating", "value": {value}}}'
+    answer = quick_service.http.post("/v1/feedback", content=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "value"
 
@@ -160,8 +160,8 @@ def test_no_number_is_larger_than_sums_of_it_can_hold(service: Service, value: s
         ({"inference_id": UNKNOWN, "value": None}, "value"),
     ],
 )
-def test_bad_feedback_names_the_field(service: Service, fields: dict[str, Any], param: str) -> None:
-    answer = say(service, **fields)
+def test_bad_feedback_names_the_field(quick_service: Service, fields: dict[str, Any], param: str) -> None:
+    answer = say(quick_service, **fields)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
 
@@ -181,8 +181,8 @@ def test_nothing_is_observed_before_it_happens(make_service: Any) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"inference_id": UNKNOWN}, {"inference_id": "no-uuid"}, {"session_id": "nobody"}])
-def test_unknown_subjects_are_404(service: Service, fields: dict[str, Any]) -> None:
-    answer = say(service, **fields)
+def test_unknown_subjects_are_404(quick_service: Service, fields: dict[str, Any]) -> None:
+    answer = say(quick_service, **fields)
     assert answer.status_code == 404
     assert answer.json()["error"]["param"] == next(iter(fields))
 

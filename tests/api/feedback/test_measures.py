@@ -19,6 +19,12 @@ def suggested(service: Service) -> str:
     return str(service.chat("hi").headers["x-onward-inference-id"])
 
 
+@pytest.fixture(scope="module")
+def suggested_before(quick_service: Service) -> str:
+    quick_service.policy.scripts.append(says(SUGGESTED))
+    return str(quick_service.chat("hi").headers["x-onward-inference-id"])
+
+
 def give(service: Service, inference_id: str, metric: str, **fields: Any) -> Any:
     return service.post("/v1/feedback", {"metric_name": metric, "inference_id": inference_id, **fields})
 
@@ -101,9 +107,9 @@ def test_a_call_is_measured_by_what_it_writes(service: Service) -> None:
     ],
 )
 def test_what_cannot_be_measured_names_the_field(
-    service: Service, suggested: str, metric: str, fields: dict[str, Any], param: str
+    quick_service: Service, suggested_before: str, metric: str, fields: dict[str, Any], param: str
 ) -> None:
-    answer = give(service, suggested, metric, **fields)
+    answer = give(quick_service, suggested_before, metric, **fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
 
 

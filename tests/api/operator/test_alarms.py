@@ -128,17 +128,19 @@ def test_of_anothers_alarm_is_said_that_it_holds_releases_and_no_more(make_servi
     ("path", "param"),
     [("state=closed", "state"), ("limit=x", "limit"), ("limit=1001", "limit"), ("before=-1", "before"), ("x=1", "x")],
 )
-def test_a_wrong_query_is_named(service: Service, path: str, param: str) -> None:
-    assert error(service.get(f"/v1/alarms?{path}"))[:2] == (400, param)
+def test_a_wrong_query_is_named(quick_service: Service, path: str, param: str) -> None:
+    assert error(quick_service.get(f"/v1/alarms?{path}"))[:2] == (400, param)
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [({"note": ""}, "note"), ({"note": 1}, "note"), ({"note": "x" * 1001}, "note"), ({"why": "x"}, "why")],
-)
-def test_a_wrong_body_is_named(service: Service, body: Any, param: str) -> None:
+def test_a_wrong_body_is_named(service: Service) -> None:
     put(service, "a")
-    assert error(service.post("/v1/alarms/a/ack", body))[:2] == (400, param)
+    for body, param in (
+        ({"note": ""}, "note"),
+        ({"note": 1}, "note"),
+        ({"note": "x" * 1001}, "note"),
+        ({"why": "x"}, "why"),
+    ):
+        assert error(service.post("/v1/alarms/a/ack", body))[:2] == (400, param)
     assert service.get("/v1/alarms").json()["alarms"][0]["state"] == "opened"
 
 

@@ -131,8 +131,8 @@ def test_a_raw_prompt_takes_the_place_of_segments(service: Service) -> None:
         ("events", {"type": "view", "completion_id": "c", "choice_index": 0, "elapsed": 1 << 63}, "elapsed"),
     ],
 )
-def test_a_refusal_names_the_field(service: Service, path: str, body: dict[str, Any], param: str) -> None:
-    answer = service.post(f"/tabby/v1/{path}", body)
+def test_a_refusal_names_the_field(quick_service: Service, path: str, body: dict[str, Any], param: str) -> None:
+    answer = quick_service.post(f"/tabby/v1/{path}", body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 

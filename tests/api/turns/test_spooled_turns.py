@@ -67,25 +67,21 @@ def test_feedback_finds_a_turn_in_another_replicas_spool(replicas: list[Service]
     assert judged(replicas[1], unknown()) == 404
 
 
-@pytest.mark.parametrize("said", [("hello",), ("a", "b", "c")], ids=["once", "in a conversation"])
-def test_redis_hangs_for_a_moment_while_a_turn_is_spooled(
-    replicas: list[Service],
-    server: OwnRedis,
-    spool: SpoolingTurns,
-    said: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
+def test_redis_hangs_for_a_moment_while_turns_are_spooled(
+    replicas: list[Service], server: OwnRedis, spool: SpoolingTurns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer comes once other replicas can know the turn."""
+    """The answer comes once other replicas can know the turn, the first of its session or one in a conversation."""
     monkeypatch.setattr("api.live_state.redis_live_state._SETTLE_S", LONG_S)  # however long the moment is
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         with server.hanging():
             wait_for(lambda: replicas[0].live_state.state != "ok", "the outage's discovery")
-            answering = pool.submit(replicas[0].chat, *said)
-            wait_for(lambda: spool.kept, "the turn")
-        answer = answering.result()
+            answering = [pool.submit(replicas[0].chat, *said) for said in (("hello",), ("a", "b", "c"))]
+            wait_for(lambda: len(spool.kept) == 2, "the turns")
+        answers = [each.result() for each in answering]
     wait_for(lambda: replicas[1].live_state.state == "ok", "the return")
-    assert answer.json()["onward"]["logged"]
-    assert judged(replicas[1], answer.json()["onward"]["inference_id"]) == 200
+    for answer in answers:
+        assert answer.json()["onward"]["logged"]
+        assert judged(replicas[1], answer.json()["onward"]["inference_id"]) == 200
 
 
 def test_while_redis_is_away_nothing_is_said_not_to_exist(

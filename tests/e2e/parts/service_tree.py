@@ -69,10 +69,10 @@ class Service:
         self._check = directory / "model_check"
         self._engine = repr([each for each in sorted(settings.items()) if each[0].startswith(_OF_THE_ENGINE)])
 
-    def start(self, *, ready: bool = True, port: int = 0) -> "Service":
-        """Start it; return when all of it has started or, without `ready`, when it listens."""
+    def start(self, *, ready: bool = True, port: int = 0, **settings: Any) -> "Service":
+        """Start it, this time with these settings; return when all of it has started or, without `ready`, listens."""
         command = [sys.executable, "-m", "onward", "run", str(self.directory), "--port", str(port)]
-        for name, value in self._settings.items():
+        for name, value in (self._settings | {key.replace("__", "."): settings[key] for key in settings}).items():
             command += ["--set", f"{name}={value}"]
         (self.directory / "service.json").unlink(missing_ok=True)
         if self._engine in _checks and not self._check.exists():  # a comparison takes a process, and seconds
@@ -203,9 +203,11 @@ def user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-def simulate(service: Service, output: Path, seconds: float, rate: float, seed: int = 0) -> "subprocess.Popen[bytes]":
-    """Start simulated users in a process of their own."""
-    command = [sys.executable, "-m", "simulator", "--seconds", str(seconds)]
+def simulate(
+    service: Service, output: Path, seconds: float, rate: float, seed: int = 0, script: str | None = None
+) -> "subprocess.Popen[bytes]":
+    """Start simulated users in a process of their own, as of `python -m simulator` or of a script with its options."""
+    command = [sys.executable, *([script] if script else ["-m", "simulator"]), "--seconds", str(seconds)]
     for url in service.urls:
         command += ["--url", url]
     command += ["--rate", str(rate), "--seed", str(seed), "--output", str(output)]

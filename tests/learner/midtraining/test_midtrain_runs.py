@@ -19,11 +19,33 @@ from simulator.tasks.corpus import write_corpus
 OPTIONS = MidtrainOptions(steps=6, seed=1, rows=2, warmup_steps=2, save_every=3)
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a corpus so small that six steps are more than an epoch."""
-    write_corpus(tmp_path / "corpus", 16, seed=3)
-    return tmp_path / "corpus"
+    directory = tmp_path_factory.mktemp("corpus")
+    write_corpus(directory / "corpus", 16, seed=3)
+    return directory / "corpus"
+
+
+@pytest.fixture(scope="module")
+def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return what a run made, and the digest that it told."""
+    output = tmp_path_factory.mktemp("whole")
+    return output, midtrain(corpus, output, MODEL, OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def interrupted_late(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("late") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        interrupted(corpus, output, patch, 4)
+    return output
+
+
+@pytest.fixture
+def parted(interrupted_late: Path, tmp_path: Path) -> Path:
+    """Return what a run left that was interrupted a while after its checkpoint."""
+    return shutil.copytree(interrupted_late, tmp_path / "out")
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
@@ -47,9 +69,10 @@ def interrupted(corpus: Path, output: Path, monkeypatch: pytest.MonkeyPatch, ste
             midtrain(corpus, output, MODEL, OPTIONS)
 
 
-def test_a_result_is_a_stock_model_of_the_digest_that_was_told(corpus: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    digest = midtrain(corpus, output, MODEL, OPTIONS)
+def test_a_result_is_a_stock_model_of_the_digest_that_was_told(
+    corpus: Path, whole: tuple[Path, str], tmp_path: Path
+) -> None:
+    output, digest = whole
     assert digest == digest_of_shards(sorted(output.glob("*.safetensors")))
     assert digest != digest_of_shards([MODEL / "model.safetensors"]), "something was learned"
     assert AutoModelForCausalLM.from_pretrained(output).dtype == torch.bfloat16
@@ -58,54 +81,41 @@ def test_a_result_is_a_stock_model_of_the_digest_that_was_told(corpus: Path, tmp
     assert ours.apply_chat_template(talk, tokenize=False) == theirs.apply_chat_template(talk, tokenize=False)
     assert ours("def f(x):").input_ids == theirs("def f(x):").input_ids
     assert not (output / "midtrain.pt").exists()
-    assert midtrain(corpus, tmp_path / "again", MODEL, OPTIONS) == digest
     assert midtrain(corpus, tmp_path / "other", MODEL, replace(OPTIONS, seed=2)) != digest
 
 
 @pytest.mark.parametrize("step", [1, 3, 5])
 def test_an_interrupted_run_ends_in_the_same_bits_over_epochs(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    corpus: Path, whole: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """The step is before the first checkpoint, just after it, or a while after it."""
-    whole = midtrain(corpus, tmp_path / "whole", MODEL, OPTIONS)
     interrupted(corpus, tmp_path / "parted", monkeypatch, step)
     assert (tmp_path / "parted" / "midtrain.pt").exists() == (step >= OPTIONS.save_every)
-    assert midtrain(corpus, tmp_path / "parted", MODEL, OPTIONS, resume=True) == whole
+    assert midtrain(corpus, tmp_path / "parted", MODEL, OPTIONS, resume=True) == whole[1]
 
 
-def test_a_run_that_does_not_resume_begins_anew(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = midtrain(corpus, tmp_path / "whole", MODEL, OPTIONS)
-    interrupted(corpus, tmp_path / "parted", monkeypatch, 4)
-    assert midtrain(corpus, tmp_path / "parted", MODEL, OPTIONS) == whole
+def test_a_run_that_does_not_resume_begins_anew(corpus: Path, whole: tuple[Path, str], parted: Path) -> None:
+    assert midtrain(corpus, parted, MODEL, OPTIONS) == whole[1]
 
 
-def test_a_run_that_resumes_does_only_what_is_left(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupted(corpus, tmp_path / "out", monkeypatch, 4)
+def test_a_run_that_resumes_does_only_what_is_left(corpus: Path, parted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_at(monkeypatch, OPTIONS.steps - OPTIONS.save_every)  # a further step would end it
-    midtrain(corpus, tmp_path / "out", MODEL, OPTIONS, resume=True)
+    midtrain(corpus, parted, MODEL, OPTIONS, resume=True)
 
 
-def test_a_checkpoint_is_resumed_by_its_own_options_alone(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupted(corpus, tmp_path / "out", monkeypatch, 4)
+def test_a_checkpoint_is_resumed_by_its_own_options_alone(corpus: Path, parted: Path) -> None:
     for other in ({"seed": 2}, {"steps": 7}, {"learning_rate": 1e-3}):
         with pytest.raises(ConfigError, match=r"midtrain\.pt: made with other options: .*\"steps\": 6"):
-            midtrain(corpus, tmp_path / "out", MODEL, replace(OPTIONS, **other), resume=True)  # type: ignore[arg-type]
+            midtrain(corpus, parted, MODEL, replace(OPTIONS, **other), resume=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_a_checkpoint_that_was_cut_short_is_named(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    interrupted(corpus, tmp_path / "out", monkeypatch, 4)
-    checkpoint = tmp_path / "out" / "midtrain.pt"
+def test_a_checkpoint_that_was_cut_short_is_named(corpus: Path, parted: Path, share: float) -> None:
+    checkpoint = parted / "midtrain.pt"
     whole = checkpoint.read_bytes()
     checkpoint.write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(CheckpointError, match=r"out/midtrain\.pt"):
-        midtrain(corpus, tmp_path / "out", MODEL, OPTIONS, resume=True)
+        midtrain(corpus, parted, MODEL, OPTIONS, resume=True)
 
 
 def test_an_example_that_no_row_holds_is_named(tmp_path: Path) -> None:

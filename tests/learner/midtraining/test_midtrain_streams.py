@@ -3,6 +3,7 @@
 An interruption at any step gives the same bits, and the report says what was trained on."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,19 +25,20 @@ from simulator.tasks.corpus import write_corpus
 OPTIONS = MidtrainOptions(steps=6, seed=1, rows=2, warmup_steps=2, save_every=1, buffer_tokens=1200, mix=0.3)
 
 
-@pytest.fixture
-def corpora(tmp_path: Path) -> list[Path]:
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Return corpora so small that six steps are more than an epoch; the second has a text of many windows."""
-    write_corpus(tmp_path / "talk", 12, seed=3)
-    (tmp_path / "texts").mkdir()
+    directory = tmp_path_factory.mktemp("corpora")
+    write_corpus(directory / "talk", 12, seed=3)
+    (directory / "texts").mkdir()
     texts = ["def f(x): return x", "def g(x):\n    return f(x) + 1\n" * 40]
-    (tmp_path / "texts" / "part.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return [tmp_path / "talk", tmp_path / "texts"]
+    (directory / "texts" / "part.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return [directory / "talk", directory / "texts"]
 
 
-@pytest.fixture
-def sessions(tmp_path: Path) -> Sessions:
-    path = tmp_path / "sessions.jsonl"
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Sessions:
+    path = tmp_path_factory.mktemp("sessions") / "sessions.jsonl"
     lines = [{"token_ids": [100 + n] * 30, "spans": [[10, 30]]} for n in range(5)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return Sessions(path, {"counts": {"taken": 5}})
@@ -48,6 +50,14 @@ def train(corpora: list[Path], output: Path, sessions: Sessions | None, **change
     options = replace(OPTIONS, **{"long": "split", **changes})
     digest = midtrain(corpora[0], output, init, options, also=corpora[1:], sessions=sessions, resume=resume)
     return digest, json.loads((output / "report.json").read_text())
+
+
+Trained = tuple[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def whole(corpora: list[Path], sessions: Sessions, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train(corpora, tmp_path_factory.mktemp("whole"), sessions)
 
 
 @contextmanager
@@ -70,9 +80,13 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("step", range(6))
 def test_interrupted_at_any_step_it_ends_in_the_same_bits_and_report(
-    corpora: list[Path], sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    corpora: list[Path],
+    sessions: Sessions,
+    whole: Trained,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
 ) -> None:
-    whole = train(corpora, tmp_path / "whole", sessions)
     with interrupted(monkeypatch, step):
         train(corpora, tmp_path / "parted", sessions)
     assert (tmp_path / "parted" / "midtrain.pt").exists() == (step > 0)
@@ -80,9 +94,8 @@ def test_interrupted_at_any_step_it_ends_in_the_same_bits_and_report(
 
 
 def test_interrupted_while_its_result_is_written_it_ends_in_the_same_bits_and_report(
-    corpora: list[Path], sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpora: list[Path], sessions: Sessions, whole: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(corpora, tmp_path / "whole", sessions)
     with monkeypatch.context() as patch:
         patch.setattr(module, "digest_of_shards", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -104,7 +117,6 @@ def test_chance_goes_on_where_it_was(corpora: list[Path], tmp_path: Path, monkey
     config = json.loads((MODEL / "config.json").read_text()) | {"attention_dropout": 0.2}
     (init / "config.json").write_text(json.dumps(config))
     whole = train(corpora, tmp_path / "whole", None, init=init, mix=0.0)
-    assert train(corpora, tmp_path / "again", None, init=init, mix=0.0) == whole
     with interrupted(monkeypatch, 3):
         train(corpora, tmp_path / "parted", None, init=init, mix=0.0)
     assert train(corpora, tmp_path / "parted", None, init=init, mix=0.0, resume=True) == whole
@@ -113,12 +125,13 @@ def test_chance_goes_on_where_it_was(corpora: list[Path], tmp_path: Path, monkey
 def test_a_run_goes_on_with_the_files_that_it_began_with_alone(
     corpora: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with interrupted(monkeypatch, 3):
-        train(corpora, tmp_path / "out", None, mix=0.0)
-    with (corpora[1] / "part.jsonl").open("a") as file:
+    ours = [shutil.copytree(each, tmp_path / each.name) for each in corpora]
+    with interrupted(monkeypatch, 1):
+        train(ours, tmp_path / "out", None, mix=0.0)
+    with (ours[1] / "part.jsonl").open("a") as file:
         file.write('{"text": "one more"}\n')
     with pytest.raises(ConfigError, match=r"midtrain\.pt: made from other files: .*part\.jsonl"):
-        train(corpora, tmp_path / "out", None, mix=0.0, resume=True)
+        train(ours, tmp_path / "out", None, mix=0.0, resume=True)
 
 
 def test_the_report_says_what_was_trained_on(corpora: list[Path], sessions: Sessions, tmp_path: Path) -> None:

@@ -53,6 +53,12 @@ def updated(settings: LearnerSettings, updates: int = 1) -> LearnerState:
     return state
 
 
+@pytest.fixture(scope="module")
+def given() -> Tensor:
+    """Return what the given model says of the batch."""
+    return logprobs(PolicyModel(MODEL, "cpu"))
+
+
 @pytest.mark.parametrize(
     ("changes", "plan", "a_parameter"),
     [
@@ -75,15 +81,14 @@ def test_what_a_learner_holds_is_what_arithmetic_says(
     assert (held + said.gradients * (plan.rank == 0)) / parameters_of(SHAPES) == pytest.approx(a_parameter, rel=0.02)
 
 
-def test_the_anchor_is_the_base_without_its_adapters() -> None:
+def test_the_anchor_is_the_base_without_its_adapters(given: Tensor) -> None:
     state = updated(ADAPTERS, 2)
-    given = logprobs(PolicyModel(MODEL, "cpu"))
     assert torch.equal(logprobs(state.anchor), given)
     assert not torch.allclose(logprobs(state.policy), given, atol=1e-3)
     assert state.anchor.is_given
 
 
-def test_a_later_version_is_an_adapter_in_the_policys_place() -> None:
+def test_a_later_version_is_an_adapter_in_the_policys_place(given: Tensor) -> None:
     state = updated(ADAPTERS)
     later, then = state.policy.adapter_tensors(), logprobs(state.policy)
     before = held_bytes()
@@ -95,20 +100,20 @@ def test_a_later_version_is_an_adapter_in_the_policys_place() -> None:
     assert not state.anchor.is_given
     assert held_bytes() - before < 1.1 * sum(tensor.nbytes for tensor in kept.values())
     state.anchor.load_given()
-    assert torch.equal(logprobs(state.anchor), logprobs(PolicyModel(MODEL, "cpu")))
+    assert torch.equal(logprobs(state.anchor), given)
     with pytest.raises(WeightsError, match="nothing_like_it"):
         state.anchor.load_adapter(kept | {"nothing_like_it": torch.zeros(1)})
     assert state.anchor.is_given
 
 
-def test_the_anchor_stays_when_the_policy_gets_another_base(tmp_path: Path) -> None:
-    save_file(updated(ADAPTERS).policy.tensors(), tmp_path / "model.safetensors")
+def test_the_anchor_stays_when_the_policy_gets_another_base(tmp_path: Path, given: Tensor) -> None:
     state = updated(ADAPTERS)
-    kept = state.policy.adapter_tensors()
+    save_file(state.policy.tensors(), tmp_path / "model.safetensors")
+    then, kept = logprobs(state.policy), state.policy.adapter_tensors()
     state.policy.load([tmp_path / "model.safetensors"])
-    assert torch.equal(logprobs(state.anchor), logprobs(PolicyModel(MODEL, "cpu")))
+    assert torch.equal(logprobs(state.anchor), given)
     state.anchor.load_adapter(kept)
-    assert torch.equal(logprobs(state.anchor), logprobs(updated(ADAPTERS).policy))
+    assert torch.equal(logprobs(state.anchor), then)
     state.anchor.load([tmp_path / "model.safetensors"])
     assert torch.equal(logprobs(state.anchor), logprobs(state.policy))
 

@@ -1,6 +1,6 @@
-"""A script that writes a checkpoint or a journal entry for each given bound, in a process that the kernel ends there.
+"""A script that writes checkpoints and journal entries, each in a process that the kernel ends at the given bound.
 
-    checkpoint_script.py DIRECTORY VERSION checkpoint|entry BOUND...
+    checkpoint_script.py DIRECTORY VERSION checkpoint-BOUND... entry-BOUND...
 
 A process ends at the byte where one of its files would grow beyond the bound. The script prints how each ended."""
 
@@ -10,6 +10,7 @@ import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -44,18 +45,22 @@ def write_entry(directory: Path, version: int) -> None:
 WRITERS = {"checkpoint": write_checkpoint, "entry": write_entry}
 
 
-def main(directory: Path, version: int, what: str, bounds: list[int]) -> None:
-    for bound in bounds:
+def main(directory: Path, version: int, names: list[str]) -> None:
+    with TemporaryDirectory() as other:  # the first write imports what the others would each import anew
+        for write in WRITERS.values():
+            write(Path(other), version)
+    for name in names:
+        what, _, bound = name.partition("-")
         pid = os.fork()
         if pid == 0:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (bound, bound))
-            WRITERS[what](directory / str(bound), version)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (int(bound), int(bound)))
+            WRITERS[what](directory / name, version)
             os._exit(0)
-        sys.stdout.write(f"{bound} {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
+        sys.stdout.write(f"{name} {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
         sys.stdout.flush()  # before the next fork, lest its child has this in its buffer as well
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], [int(each) for each in sys.argv[4:]])
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

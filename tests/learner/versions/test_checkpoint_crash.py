@@ -38,19 +38,29 @@ def drawn(good: Path) -> dict[int, str]:
     return found
 
 
+def of_an_entry(good: Path) -> set[int]:
+    return set(within(0, (good / "journal-00000002.msgpack.zst").stat().st_size, 4))
+
+
 def within(low: int, high: int, count: int) -> list[int]:
     chance = random.Random(high)
     return [low, high - 1, *(chance.randrange(low, high) for _ in range(count))]
 
 
-def crash(good: Path, directory: Path, what: str, bounds: list[int]) -> None:
-    """Write version 3 for each bound, in a copy of the good directory, until the kernel ends the writer."""
-    for bound in bounds:
-        shutil.copytree(good, directory / str(bound))
-    command = [sys.executable, checkpoint_script.__file__, str(directory), "3", what, *map(str, bounds)]
+@pytest.fixture(scope="module")
+def crashed(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write version 3 for each bound, in a copy of the good directory, until the kernel ends the writer.
+
+    One process begins them all, since it takes seconds to start."""
+    directory = tmp_path_factory.mktemp("crashed")
+    names = [f"checkpoint-{bound}" for bound in drawn(good)] + [f"entry-{bound}" for bound in of_an_entry(good)]
+    for name in names:
+        shutil.copytree(good, directory / name)
+    command = [sys.executable, checkpoint_script.__file__, str(directory), "3", *names]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    ended = {int(bound): int(status) for bound, status in map(str.split, said.splitlines())}
-    assert ended == dict.fromkeys(bounds, -signal.SIGXFSZ)
+    ended = {name: int(status) for name, status in map(str.split, said.splitlines())}
+    assert ended == dict.fromkeys(names, -signal.SIGXFSZ)
+    return directory
 
 
 def newest_checkpoint(directory: Path) -> PolicyRef:
@@ -66,11 +76,9 @@ def newest_entry(directory: Path) -> PolicyRef:
     return found.version
 
 
-def test_a_crash_at_any_byte_of_a_checkpoint_leaves_the_last_good_one(good: Path, tmp_path: Path) -> None:
-    bounds = drawn(good)
-    crash(good, tmp_path, "checkpoint", list(bounds))
-    for bound, name in bounds.items():
-        directory = tmp_path / str(bound)
+def test_a_crash_at_any_byte_of_a_checkpoint_leaves_the_last_good_one(good: Path, crashed: Path) -> None:
+    for bound, name in drawn(good).items():
+        directory = crashed / f"checkpoint-{bound}"
         partial = directory / "checkpoint-00000003.partial"
         there = {each.name.removesuffix(".tmp").removesuffix(".partial") for each in partial.iterdir()}
         before = set(FILES[: FILES.index(name)])
@@ -82,16 +90,13 @@ def test_a_crash_at_any_byte_of_a_checkpoint_leaves_the_last_good_one(good: Path
         assert newest_checkpoint(directory) == base_ref(3)
 
 
-def test_a_crash_at_any_byte_of_an_entry_leaves_the_last_good_one(good: Path, tmp_path: Path) -> None:
-    bounds = within(0, (good / "journal-00000002.msgpack.zst").stat().st_size, 4)
-    crash(good, tmp_path, "entry", list(set(bounds)))
-    for bound in bounds:
-        directory = tmp_path / str(bound)
+def test_a_crash_at_any_byte_of_an_entry_leaves_the_last_good_one(good: Path, crashed: Path) -> None:
+    for bound in of_an_entry(good):
+        directory = crashed / f"entry-{bound}"
         assert newest_entry(directory) == base_ref(2)
         assert not list(directory.glob("journal-*.partial"))
         checkpoint_script.write_entry(directory, 3)
         assert newest_entry(directory) == base_ref(3)
-        (directory / ENTRY).unlink()  # for a bound that was drawn twice
 
 
 def test_a_disk_that_lost_the_end_of_a_file_costs_that_checkpoint_alone(good: Path, tmp_path: Path) -> None:

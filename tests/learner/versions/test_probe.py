@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from logged_world import MODEL, World, anchor_probe, logged_past, settle
+from logged_world import MODEL, World, anchor_probe, logged_past, open_world, settle
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -89,6 +89,22 @@ def trained(world: World, batches: int, settings: Mapping[str, object] = {}) -> 
         settle(one)
     one.close()
     return world
+
+
+@pytest.fixture(scope="module")
+def world_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[float], World]]:
+    """Return a function that gives a world with three versions, learned at this rate."""
+    made: dict[float, World] = {}
+
+    def at(rate: float) -> World:
+        if rate not in made:
+            world = open_world(tmp_path_factory.mktemp("learned") / "world")
+            made[rate] = trained(world, 3, settings={"optimizer.learning_rate": rate})
+        return made[rate]
+
+    yield at
+    for world in made.values():
+        world.close()
 
 
 def gap(one: Logprobs, other: Logprobs) -> float:
@@ -221,8 +237,8 @@ def test_what_is_not_finite_is_recorded_as_such(value: float) -> None:
 # ----------------------------------------------------------------------------------------------- publication
 
 
-def test_a_learner_publishes_what_its_weights_say(make_world: MakeWorld) -> None:
-    world = trained(make_world("a"), 3)
+def test_a_learner_publishes_what_its_weights_say(world_at: Callable[[float], World]) -> None:
+    world = world_at(4e-4)
     for version in (2, 3, 4):
         found, tensors = probe_of(world, version), published(world, version)
         assert found.token_ids == probe_of(world, 1).token_ids
@@ -353,8 +369,10 @@ def test_the_label_lies(make_world: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_the_label_lies_at_large_steps_in_half_precision(make_world: MakeWorld, dtype: torch.dtype) -> None:
-    world = trained(make_world("a"), 2, settings={"optimizer.learning_rate": 2e-3})
+def test_the_label_lies_at_large_steps_in_half_precision(
+    world_at: Callable[[float], World], dtype: torch.dtype
+) -> None:
+    world = world_at(2e-3)
     own, parent = probe_of(world, 3), probe_of(world, 2)
     honest, stale = (measured(published(world, version), own, dtype) for version in (3, 2))
     assert agrees(honest, own, name_of(dtype))
@@ -400,9 +418,9 @@ def test_damage_is_found(dtype: torch.dtype, damage: Callable[[Tensors], None], 
 
 @pytest.mark.parametrize(("learning_rate", "share"), [(1e-4, 0.9), (4e-4, 0.8), (2e-3, 0.55)])
 def test_the_divergence_from_records_is_near_the_exact_one(
-    make_world: MakeWorld, learning_rate: float, share: float
+    world_at: Callable[[float], World], learning_rate: float, share: float
 ) -> None:
-    world = trained(make_world("a"), 3, settings={"optimizer.learning_rate": learning_rate})
+    world = world_at(learning_rate)
     for own, live in ((2, 1), (4, 1), (4, 3)):
         record = probe_of(world, own)
         own_PLV, live_PLV = (answers(published(world, version), record.token_ids)[:, :-1] for version in (own, live))

@@ -16,15 +16,19 @@ from simulator.tasks.sandbox import Sandbox, TestResult
 ADD = "def add(a, b):\n    return a + b"
 
 
-def run(*codes: str, tests: tuple[tuple[str, str], ...] = (("add(1, 2)", "3"), ("add(0, 0)", "0"))) -> list[TestResult]:
-    async def work() -> list[TestResult]:
-        sandbox = Sandbox()
-        try:
-            return [await sandbox.run(code, tests) for code in codes]
-        finally:
-            await sandbox.close()
+TESTS = (("add(1, 2)", "3"), ("add(0, 0)", "0"))
 
-    return asyncio.run(work())
+
+async def run_in_order(*codes: str, tests: tuple[tuple[str, str], ...] = TESTS) -> list[TestResult]:
+    sandbox = Sandbox()
+    try:
+        return [await sandbox.run(code, tests) for code in codes]
+    finally:
+        await sandbox.close()
+
+
+def run(*codes: str, tests: tuple[tuple[str, str], ...] = TESTS) -> list[TestResult]:
+    return asyncio.run(run_in_order(*codes, tests=tests))
 
 
 def test_results_tell_how_many_tests_passed() -> None:
@@ -61,17 +65,18 @@ def test_code_that_does_not_end_well_is_ended_and_the_next_runs(code: str) -> No
     assert second.all_passed
 
 
-@pytest.mark.parametrize(
-    "before",
-    ["", "signal.setitimer(signal.ITIMER_REAL, 0)", "signal.signal(signal.SIGALRM, signal.SIG_IGN)"],
-    ids=["asleep", "with its alarm off", "deaf to its alarm"],
-)
-def test_code_that_sleeps_is_ended_and_the_next_runs(limit_sandboxes: Callable[..., None], before: str) -> None:
-    """It would pass its tests if it were let sleep."""
+def test_code_that_sleeps_is_ended_and_the_next_runs(limit_sandboxes: Callable[..., None]) -> None:
+    """It would pass its tests if it were let sleep; it sleeps with its alarm on, off, and deaf to it."""
     limit_sandboxes(WALL_S=3.0)
-    first, second = run(f"import signal, time\n{before}\ntime.sleep(60)\n{ADD}", ADD)
-    assert not first.all_passed
-    assert second.all_passed
+    alarms = ["", "signal.setitimer(signal.ITIMER_REAL, 0)", "signal.signal(signal.SIGALRM, signal.SIG_IGN)"]
+    codes = [(f"import signal, time\n{before}\ntime.sleep(60)\n{ADD}", ADD) for before in alarms]
+
+    async def work() -> list[list[TestResult]]:
+        return await asyncio.gather(*(run_in_order(*each) for each in codes))
+
+    for before, (first, second) in zip(alarms, asyncio.run(work()), strict=True):
+        assert not first.all_passed, before
+        assert second.all_passed, before
 
 
 @pytest.mark.parametrize(
