@@ -41,7 +41,7 @@ def test_a_change_keeps_its_place_in_the_sample_when_others_come() -> None:
 
 
 def test_a_sample_is_of_the_code_as_it_stands_and_begins_alike_whatever_its_size() -> None:
-    few, more = (sample(0, count, ("scoring/rewards",)) for count in (5, 20))
+    few, more = (sample(0, count, ("scoring/derived",)) for count in (5, 20))
 
     assert [each.name for each in more[:5]] == [each.name for each in few]
     assert len({each.name for each in more}) == 20
@@ -67,7 +67,7 @@ def test_a_child_that_never_ends_is_ended(tmp_path: Path) -> None:
         while True:
             os.getpid()
 
-    assert in_child(work, 1.0, tmp_path / "log") is None
+    assert in_child(work, 0.2, tmp_path / "log") is None
 
 
 def test_what_a_child_dies_of_stands_in_its_log(tmp_path: Path) -> None:

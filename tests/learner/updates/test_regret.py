@@ -16,7 +16,7 @@ def test_who_learns_misses_less_and_the_same_again() -> None:
     stayed = regret(Run("nothing", "plain", 0, RATE), STEPS)
     assert learned[0] == stayed[0]  # the same users, luck and first policy
     assert np.mean(learned[-20:]) < 0.6 * np.mean(stayed[-20:])
-    assert regret(Run(DEFAULT, "plain", 0, RATE), STEPS) == learned
+    assert regret(Run(DEFAULT, "plain", 0, RATE), STEPS // 4) == learned[: STEPS // 4]
 
 
 @pytest.mark.parametrize("name", list(STREAMS))

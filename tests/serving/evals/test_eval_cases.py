@@ -31,8 +31,11 @@ solution = '{"name": "Onward"}'
 """
 
 
+CHECKERS = TypeAdapter[Checker](Checker)
+
+
 def checker(**entries: object) -> Checker:
-    return TypeAdapter[Checker](Checker).validate_python(entries)
+    return CHECKERS.validate_python(entries)
 
 
 def holds(answer: str, **entries: object) -> bool:

@@ -27,6 +27,9 @@ from serving.weights.cache import VersionCache
 from serving.weights.published import BlobWeights
 
 SHAPES = {"embed": ("BF16", (200, 32)), "up": ("BF16", (64, 64)), "norm": ("F32", (16,)), "scale": ("F32", (3,))}
+# Processes fork from one that has imported this module, not from this process, which has threads.
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload([__name__])
 STORES: dict[str, Callable[[Path], FsspecBlobs]] = {
     "directory": lambda path: FsspecBlobs(path / "blobs"),
     "memory": lambda path: FsspecBlobs(f"memory://{uuid.uuid4().hex}"),
@@ -662,9 +665,8 @@ def test_one_process_makes_a_version_and_the_others_wait(tmp_path: Path) -> None
 
 
 def test_a_turn_ends_with_its_process(tmp_path: Path, processes: list[Any]) -> None:
-    context = multiprocessing.get_context("spawn")
-    has_it = context.Event()
-    owner = context.Process(target=_hold_a_turn, args=(tmp_path, has_it))
+    has_it = FORKING.Event()
+    owner = FORKING.Process(target=_hold_a_turn, args=(tmp_path, has_it))
     owner.start()
     processes.append(owner)
     assert has_it.wait(200)
@@ -707,7 +709,7 @@ def test_a_kept_file_that_is_written_to_afterwards_is_not_served(chain: World) -
 def _open_all(directory: Path, refs: list[WeightsRef], barrier: Any) -> None:
     one = BlobWeights(FsspecBlobs(directory / "blobs"), directory / "shared", cached_versions=2)
     barrier.wait()
-    for ref in refs * 3:
+    for ref in refs * 2:
         for _ in range(20):
             shards = one.open(ref).shards
             try:
@@ -732,10 +734,9 @@ def test_processes_share_one_cache(tmp_path: Path, processes: list[Any]) -> None
     """Four processes open five versions over and over in a cache for two."""
     world = World(tmp_path, FsspecBlobs(tmp_path / "blobs"))
     refs = [world.publish(number) for number in range(1, 6)]
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(4)
+    barrier = FORKING.Barrier(4)
     for turn in range(4):
-        process = context.Process(target=_open_all, args=(tmp_path, refs[turn:] + refs[:turn], barrier))
+        process = FORKING.Process(target=_open_all, args=(tmp_path, refs[turn:] + refs[:turn], barrier))
         process.start()
         processes.append(process)
     for process in processes:

@@ -54,12 +54,19 @@ def test_a_window_holds_its_start_and_not_its_end() -> None:
     assert truth.quality_at(WINDOW_S + 0.001) == 1.0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.floats(0, 60), st.booleans()), min_size=MIN_SESSIONS, max_size=3 * MIN_SESSIONS),
-    st.floats(0, 80),
+    st.integers(0, 1 << 32),
+    st.integers(MIN_SESSIONS, 3 * MIN_SESSIONS),
+    st.sampled_from([2, 10, 60]),
+    st.integers(0, 30) | st.floats(0, 80),
 )
-def test_quality_counts_every_session_of_the_window_once(sessions: list[tuple[float, bool]], moment_s: float) -> None:
+def test_quality_counts_every_session_of_the_window_once(seed: int, count: int, last_s: int, moment_s: float) -> None:
+    """Many sessions begin at whole seconds, as windows begin and end."""
+    rng = random.Random(seed)
+    sessions = [
+        (rng.choice((rng.randint(0, last_s), rng.uniform(0, last_s))), rng.random() < 0.5) for _ in range(count)
+    ]
     inside = [good for at_s, good in sessions if at_s >= moment_s - WINDOW_S and at_s < moment_s]
     expected = sum(inside) / len(inside) if len(inside) >= MIN_SESSIONS else None
     assert truth_of(*(lived(at_s, good) for at_s, good in sessions)).quality_at(moment_s, longest=1.0) == expected

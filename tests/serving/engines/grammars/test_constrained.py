@@ -82,7 +82,7 @@ def composed(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict
     return objects | arrays | st.lists(inner, min_size=1, max_size=3).map(lambda each: {"anyOf": each})
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schemas=st.lists(st.recursive(LEAVES, composed, max_leaves=5), min_size=1, max_size=4), seed=st.integers(0, 99))
 def test_whatever_is_sampled_follows_its_schema(tiny: LocalEngine, schemas: list[dict[str, Any]], seed: int) -> None:
     """Several at once, each by its own grammar, beside one that is free."""

@@ -106,7 +106,7 @@ def test_who_needs_long_to_begin_keeps_its_lease(make_world: MakeWorld, monkeypa
 
     def join_slowly(group: str, topics: Sequence[Topic], listener: RebalanceListener | None = None) -> Consumer:
         began.append(group)
-        time.sleep(6.0)  # longer than the lease
+        time.sleep(4.5)  # longer than the lease
         return join(group, topics, listener)
 
     monkeypatch.setattr(world.log, "consumer", join_slowly)
