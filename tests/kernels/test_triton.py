@@ -23,8 +23,7 @@ def run(*arguments: str, **environment: str) -> str:
 
 
 def cases(**environment: str) -> str:
-    options = ("-q", "-p", "no:cacheprovider", "-p", "no:schemathesis")  # which would be imported for nothing
-    return run("-m", "pytest", *options, str(HERE / "triton_cases.py"), **environment)
+    return run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "triton_cases.py"), **environment)
 
 
 def test_interpreted_kernels_are_their_definition() -> None:
