@@ -177,7 +177,7 @@ FEEDBACK_TO_SERVED_QUANTILE = _gauge(
 )
 
 
-NAMES: Final = frozenset(("namespace", "workload"))
+NAMES: Final = frozenset(("namespace", "workload", "target"))
 """Labels whose values clients and operators choose."""
 
 
@@ -191,7 +191,7 @@ class _Sums:
 
 
 def _summed(metric: Metric) -> Metric:
-    """Return a counter without those labels."""
+    """Return a counter or gauge without those labels."""
     values: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
     for sample in metric.samples:
         rest = tuple((label, value) for label, value in sample.labels.items() if label not in NAMES)

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from api_harness import Service, serve
 
+from core.telemetry import ALERTS
+
 COUNTED = ("turns", "tokens", "busy_s")
 
 
@@ -84,6 +86,7 @@ def test_metrics_of_several_namespaces_are_an_admins(shared: Service) -> None:
 
 def test_a_stranger_is_told_no_names_and_the_same_sums(alone: Service) -> None:
     assert alone.chat("hi", headers=bearer("chatter"), functions=[{}]).status_code == 400
+    ALERTS.labels("pager-of-acme", "delivered").inc()  # a target's name, which an operator chose
     for said in ({}, bearer("chatter")):
         status, text = metrics(alone, **said)
         assert (status, "secret-plan" in text, "acme" in text, "namespace=" in text) == (200, False, False, False)
