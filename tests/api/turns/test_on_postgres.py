@@ -13,7 +13,7 @@ NUL = "a%00b"
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     with database("postgres", tmp_path) as home:
-        monkeypatch.setattr("api_harness.open_sqlite", lambda _: home.open())
+        monkeypatch.setattr("api_harness.open_ready", lambda _: home.open())
         with serve(tmp_path / "service") as service:
             yield service
 
