@@ -17,7 +17,7 @@ from core.grammars.wanted import WantedAnswer
 from core.ports import Renderer
 
 _LONGEST_WAIT_S: Final = 20.0
-_LONGEST_S: Final = 20.0  # what is bounded takes less by far, but the first may wait for the tokenizer
+_LONGEST_S: Final = 60.0  # compiling has a bound of its own, which says more; the first reads the tokenizer, too
 _LONGEST_LINE: Final = 256  # an address may have as many connections
 _RETRY_AFTER_S: Final = 5
 _compilers: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="grammars")  # apart from what others use

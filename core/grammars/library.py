@@ -59,14 +59,15 @@ class Grammars:
             if found is not None:
                 self._compiled.move_to_end(key)
         if found is None:
-            found = self._compile(grammar, stop_token_ids)
+            found = self.compile(grammar, stop_token_ids)
             with self._lock:
                 self._compiled[key] = found
                 while len(self._compiled) > _MOST_COMPILED:
                     self._compiled.popitem(last=False)
         return found.deep_copy()
 
-    def _compile(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLMatcher:
+    def compile(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLMatcher:
+        """Compile a grammar, and keep nothing of it. Raises InvalidRequest as `matcher` does."""
         if len(grammar.text.encode()) > MAX_GRAMMAR_BYTES:
             raise InvalidRequest(f"the grammar is larger than {MAX_GRAMMAR_BYTES} bytes", code=TOO_COMPLEX)
         made = LLMatcher(self.tokenizer(stop_token_ids), grammar.text, log_level=0, limits=_LIMITS)

@@ -149,10 +149,10 @@ class Renderer(Protocol):
         ...
 
     def grammar(self, wanted: WantedAnswer, after: Sequence[int]) -> Grammar:
-        """Return the grammar of the wanted answer to a prompt, compiled, so that an engine finds it so.
+        """Return the grammar of the wanted answer to a prompt, of which it is known that it compiles within the bounds.
 
-        It may take a second: keep it off the event loop. Raises InvalidRequest naming the field whose schema is none,
-        says what no grammar can, or is beyond the bounds."""
+        It may take seconds: keep it off the event loop. Raises InvalidRequest naming the field whose schema is none,
+        says what no grammar can, or is beyond the bounds; Overloaded where that cannot be found out now."""
         ...
 
     def token_text(self, token_id: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from core.errors import ConfigError, InvalidRequest
 from core.events import Grammar
 from core.grammars.library import Grammars, grammars_of
+from core.grammars.trials import Trials, trials_of
 from core.grammars.wanted import WantedAnswer
 from serving.rendering.families import Family, find_family
 from serving.rendering.grammars import AnswerGrammars
@@ -34,6 +35,7 @@ class ModelRenderer:
         stop_token_ids: Sequence[int],
         family: Family,
         grammars: Grammars,
+        trials: Trials,
     ) -> None:
         self._vocabulary = vocabulary
         self.family = family
@@ -50,7 +52,7 @@ class ModelRenderer:
         self._ends = tuple(filter(None, (*stops, *family.ends)))
         self._ends_alike = frozenset(map(vocabulary.id_of, family.ends)) if family.ends_are_one else frozenset()
         self._silent_ids = frozenset(stop_token_ids) - self._ends_alike
-        self._grammars = AnswerGrammars(grammars, vocabulary, self._stop_token_ids, family, template.source)
+        self._grammars = AnswerGrammars(grammars, trials, vocabulary, self._stop_token_ids, family, template.source)
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -167,9 +169,8 @@ def load_renderer(directory: Path, most_tokens: int | None = None, family: str =
         template = ChatTemplate(source, tokens, vocabulary, found)
     except ConfigError as error:
         raise ConfigError(f"{directory}: {error}") from error
-    renderer = ModelRenderer(
-        vocabulary, template, _stop_ids(directory, tokens, vocabulary), found, grammars_of(directory)
-    )
+    stop_ids = _stop_ids(directory, tokens, vocabulary)
+    renderer = ModelRenderer(vocabulary, template, stop_ids, found, grammars_of(directory), trials_of(directory))
     renderer.tokenizer_digest = _digest((directory / "tokenizer.json").read_bytes(), template.source)
     _check_continues(renderer, directory)
     return renderer

@@ -212,6 +212,9 @@ def _schemas() -> Iterator[Attack]:
         tool = {"type": "function", "function": {"name": "edit_file", "parameters": schema}}
         body = {"model": MODEL, "messages": MESSAGES, "tools": [tool], "max_tokens": 8}
         yield Attack("tool schemas", name, "POST", CHAT, json.dumps(body).encode(), answers=ANY)
+        answer = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        body = {"model": MODEL, "messages": MESSAGES, "response_format": answer, "max_tokens": 8}
+        yield Attack("answer schemas", name, "POST", CHAT, json.dumps(body).encode(), answers=ANY)
 
 
 def _conversations() -> Iterator[Attack]:

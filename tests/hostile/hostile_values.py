@@ -53,6 +53,7 @@ def _towers(depth: int) -> dict[str, Any]:
     return schema
 
 
+_PATTERNS = {f"p{count}": {"type": "string", "pattern": f"a.{{{count}}}b"} for count in range(2, 32)}
 _OLD = "http://json-schema.org/draft-07/schema#"
 SCHEMAS: dict[str, dict[str, Any]] = {
     "a pattern that backtracks": _object(a={"type": "string", "pattern": _EVIL}),
@@ -81,6 +82,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "a huge count": _object(a={"minLength": 10**18}),
     "required by a number": {"type": "object", "required": 3},
     "properties that are a list": {"type": "object", "properties": []},
+    "a great step": _object(a={"type": "integer", "multipleOf": 99_999_989}),
+    "many patterns for one text": _object(a={"allOf": list(_PATTERNS.values())}),
+    "the same behind references": {
+        "$defs": _PATTERNS,
+        **_object(a={"allOf": [{"$ref": f"#/$defs/{name}"} for name in _PATTERNS]}),
+    },
     "a wide one": _object(**{f"p{number}": {"type": "string"} for number in range(2_000)}),
 }
 

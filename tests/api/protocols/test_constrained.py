@@ -174,6 +174,14 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"type": "string", "pattern": "(?=look)ahead"}, "response_format.json_schema.schema"),
     ({"not": {"type": "string"}}, "response_format.json_schema.schema"),
     ({"enum": ["x" * 60 + str(n) for n in range(4000)]}, "response_format.json_schema.schema"),
+    ({"type": "integer", "multipleOf": 99_999_989}, "response_format.json_schema.schema"),
+    (
+        {
+            "$defs": {f"p{n}": {"type": "string", "pattern": f"a.{{{n}}}b"} for n in range(2, 32)},
+            "allOf": [{"$ref": f"#/$defs/p{n}"} for n in range(2, 32)],
+        },
+        "response_format.json_schema.schema",
+    ),
 ]
 
 

@@ -1,0 +1,70 @@
+"""The process in which a grammar is compiled for the first time.
+
+    python -m core.grammars.trial_process MODEL SECONDS BYTES
+
+It reads one request a line, and answers each by a line. What a grammar may take is bounded by the system: a process
+that passes a bound ends, and its parent reads from its exit which one that was."""
+
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from core.errors import InvalidRequest
+from core.events import Grammar
+from core.grammars.library import Grammars
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """A grammar to be compiled, with the ids at which an answer may end."""
+
+    text: str
+    stop_token_ids: tuple[int, ...]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`refused`: what the library says against it, with the error's code; None: nothing."""
+
+    refused: str | None = None
+    code: str | None = None
+
+
+def main(directory: Path, longest_s: int, most_bytes: int, asked: BinaryIO, told: BinaryIO) -> None:
+    """Answer until nobody asks any more. `longest_s`: of a processor, for each grammar; `most_bytes`: its memory."""
+    grammars = Grammars(directory)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for line in asked:
+        trial = msgspec.json.decode(line, type=Trial)
+        grammars.tokenizer(trial.stop_token_ids)  # read once, and not at the cost of the first grammar
+        _bound(resource.RLIMIT_CPU, int(time.process_time()) + longest_s + 1)
+        _bound(resource.RLIMIT_AS, _address_space() + most_bytes)
+        verdict = _tried(grammars, trial)
+        _bound(resource.RLIMIT_AS, resource.RLIM_INFINITY)
+        _bound(resource.RLIMIT_CPU, resource.RLIM_INFINITY)
+        told.write(msgspec.json.encode(verdict) + b"\n")
+        told.flush()
+
+
+def _tried(grammars: Grammars, trial: Trial) -> Verdict:
+    try:
+        grammars.compile(Grammar(text=trial.text), trial.stop_token_ids)
+    except InvalidRequest as error:
+        return Verdict(error.message, error.code)
+    return Verdict()
+
+
+def _bound(kind: int, most: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def _address_space() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    return pages * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.stdin.buffer, sys.stdout.buffer)
