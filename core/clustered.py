@@ -1,6 +1,6 @@
 """Means of values whose units (users, sessions) resemble themselves more than each other."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 Values = Sequence[tuple[str, float]]  # by unit
@@ -31,3 +31,8 @@ def smoothed(error: float, share: float, count: int) -> float:
     """Return a share's squared error with half a value of each kind added: a share of 0 or 1 is not certain."""
     smooth = (share * count + 0.5) / (count + 1)
     return max(error, smooth * (1 - smooth) / count)
+
+
+def effective_units(units: Sequence[str]) -> float:
+    """Return how many units with equally many values would say as much (Kish, Survey Sampling, 1965)."""
+    return len(units) ** 2 / sum(count**2 for count in Counter(units).values()) if units else 0.0

@@ -3,11 +3,12 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
+from core.clustered import Values, effective_units, mean, squared_error
 from core.reward_spec import Role
 from scoring.monitors.conduct import log_tokens
 from scoring.monitors.watched import Watched
 from scoring.monitors.window import Finding, Window, exceeds, falls, goes_with, rises
-from scoring.monitors.window_turns import LEAST
+from scoring.monitors.window_turns import LEAST, LEAST_UNITS
 from scoring.truth import verdict
 
 _LEAST_UNHEARD = 10  # turns: defaults hardly vary
@@ -129,31 +130,36 @@ def _judge_excess(turn: Watched) -> float | None:
 
 
 def _gap(turns: Sequence[Watched]) -> tuple[float, float] | None:
-    """Return simulated less production and its squared error, over workloads that have both.
+    """Return simulated less production and its squared error, over workloads that enough users have of both.
 
-    Each workload weighs as much as its smaller side."""
-    strata: defaultdict[str, dict[str, list[float]]] = defaultdict(lambda: {"simulated": [], "production": []})
+    Each workload weighs as much as its smaller side. The errors are of users: their turns resemble each other."""
+    strata: defaultdict[str, dict[str, list[tuple[str, float]]]] = defaultdict(
+        lambda: {"simulated": [], "production": []}
+    )
     for turn in turns:
         if turn.value is not None:
-            strata[turn.workload][turn.environment].append(turn.value)
+            strata[turn.workload][turn.environment].append((turn.unit, turn.value))
     both = [(sides["simulated"], sides["production"]) for sides in strata.values()]
-    both = [pair for pair in both if min(map(len, pair)) >= 2]
+    both = [pair for pair in both if all(_has_users(side) for side in pair)]
     weights = [min(map(len, pair)) for pair in both]
     if sum(weights) < LEAST:
         return None
     shares = [weight / sum(weights) for weight in weights]
-    gap = sum(share * (_mean(a) - _mean(b)) for share, (a, b) in zip(shares, both, strict=True))
+    gap = sum(share * (mean(a) - mean(b)) for share, (a, b) in zip(shares, both, strict=True))
     error = sum(share**2 * (_error(a) + _error(b)) for share, (a, b) in zip(shares, both, strict=True))
     return gap, error
 
 
+def _has_users(side: Values) -> bool:
+    return effective_units([unit for unit, _ in side]) >= LEAST_UNITS
+
+
+def _error(side: Values) -> float:
+    return squared_error(side, mean(side))
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _error(values: Sequence[float]) -> float:
-    centre = _mean(values)
-    return sum((value - centre) ** 2 for value in values) / (len(values) - 1) / len(values)
 
 
 def _rise(window: Window, name: str) -> tuple[float, float]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
 
-from core.clustered import squared_error
+from core.clustered import effective_units, squared_error
 from scoring.monitors.watched import Watched
-from scoring.monitors.window_turns import LEAST, LEAST_UNITS, Measure, WindowTurns, effective_units
+from scoring.monitors.window_turns import LEAST, LEAST_UNITS, Measure, WindowTurns
 
 SIGMAS = 4.0
 

@@ -1,11 +1,10 @@
 """The turns of a window and what was measured of them, once, however often they are compared."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
-from core.clustered import mean, smoothed, squared_error
+from core.clustered import effective_units, mean, smoothed, squared_error
 from scoring.monitors.watched import Watched
 
 LEAST = 50  # turns on either side
@@ -80,8 +79,3 @@ class WindowTurns(Sequence[Watched]):
     def __getitem__(self, place: slice) -> Sequence[Watched]: ...
     def __getitem__(self, place: int | slice) -> Watched | Sequence[Watched]:
         return self.turns[place]
-
-
-def effective_units(units: Sequence[str]) -> float:
-    """Return how many users with equally many turns would say as much (Kish)."""
-    return len(units) ** 2 / sum(count**2 for count in Counter(units).values()) if units else 0.0

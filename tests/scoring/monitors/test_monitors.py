@@ -11,6 +11,7 @@ import pytest
 from clean_turns import Change, turns
 
 from core.events import ToolCall
+from core.ids import InferenceId
 from core.reward_spec import DerivedSpec
 from scoring.monitors import LEAST, MONITORS, Watched, Window, watch
 from scoring.monitors.signals import _gap, _shares
@@ -228,6 +229,25 @@ def test_the_gap_between_environments_and_its_squared_error() -> None:
     simulated, production = (np.array(each * LEAST) for each in values.values())
     squared = simulated.var(ddof=1) / len(simulated) + production.var(ddof=1) / len(production)
     assert (gap, error) == pytest.approx((2.0, squared))
+
+
+@pytest.mark.parametrize("name", [monitor.name for monitor in MONITORS if monitor.severity == "critical"])
+def test_no_four_users_hold_releases(name: str) -> None:
+    """Whatever they do, with however many turns: among others, and in a workload that only they ever used."""
+    ours, others = turns(8), turns(9)
+    theirs = [
+        msgspec.structs.replace(turn, unit=f"one of four {place % 4}", inference_id=InferenceId(f"{place}"))
+        for place, turn in enumerate([*turns(5, EXPLOITS[name]), *turns(6, EXPLOITS[name])] * 5)
+    ]
+    before = [msgspec.structs.replace(turn, unit=f"one of four {place % 4}") for place, turn in enumerate(turns(7))]
+    simulated = [turn for turn in [*ours, *others] if turn.environment == "simulated"]
+    for recent, reference in (
+        (theirs, before),
+        ([*theirs, *simulated], [*before, *simulated]),
+        ([*ours, *theirs], [*others, *before]),
+    ):
+        finding = BY_NAME[name].examine(Window.of(recent, reference))
+        assert finding is None or not finding.trips, finding.figures
 
 
 def test_components_of_no_mass_have_no_share() -> None:

@@ -153,6 +153,68 @@ def test_a_few_users_whose_every_request_fails_are_no_broken_version() -> None:
     assert tripped(turns(176, FAULTS["error_rate"], every=3), turns(800)) is not None
 
 
+# ---------------------------------------------------------------------------------------------- one hostile user
+
+
+def cut_short(user: int, **changed: Any) -> ServedTurn:
+    """Return a turn that asked for one token."""
+    return turn(user, finish_reason="length", over_long=True, tokens=1, **changed)
+
+
+HOSTILE: dict[str, Callable[[int, str], ServedTurn]] = {
+    "asks for one token": lambda user, workload: cut_short(user, workload=workload),
+    **{
+        name: (lambda user, workload, fault=fault: turn(user, workload=workload, **fault))
+        for name, fault in FAULTS.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("workloads", [["hers"], ["write"], [f"hers {number}" for number in range(40)]], ids=len)
+def test_one_user_takes_no_version_back(name: str, workloads: list[str]) -> None:
+    """However many turns she has, and in however many workloads: before the version came, all of hers were good."""
+    for others in (8, 40, 200):
+        mine = [HOSTILE[name](999, workload) for workload in workloads for _ in range(1000 // len(workloads))]
+        hers = [turn(999, workload=workload) for workload in workloads for _ in range(1000 // len(workloads))]
+        assert tripped([*turns(others), *mine], [*turns(others), *hers]) is None
+
+
+def test_one_user_hides_no_fault_of_a_version_either() -> None:
+    for name, fault in FAULTS.items():
+        new = [*turns(60, fault, every=1), *(turn(999) for _ in range(2000))]
+        old = [*turns(240), *(turn(999) for _ in range(2000))]
+        why = tripped(new, old)
+        assert why is not None
+        assert why.startswith(f"{name} in write: ")
+
+
+def test_faults_of_workloads_that_have_a_user_each_are_seen_together() -> None:
+    new = [turn(user, workload=f"of {user}", **FAULTS["error_rate"]) for user in range(60)]
+    old = [turn(user, workload=f"of {user}") for user in range(60) for _ in range(4)]
+    why = tripped(new, old)
+    assert why is not None
+    assert why.startswith("error_rate in workloads of few users: ")
+
+
+def test_a_limit_that_cuts_off_no_usual_answer_is_the_versions_to_keep() -> None:
+    """Of those who ask for few tokens nothing is learned; the others' answers do run on to their limit."""
+    before = turns(240, tokens=50)
+    assert tripped([cut_short(user) for user in range(60)] + turns(60, tokens=50), before) is None
+    ran_on = turns(60, {"finish_reason": "length", "over_long": True, "tokens": 400})
+    why = tripped(ran_on, before)
+    assert why is not None
+    assert why.startswith("over_long_answers")
+
+
+def test_a_service_of_few_users_is_guarded_too() -> None:
+    """Where all of eight users fail, that is the version; where one does, it is hers."""
+    old = [turn(user) for user in range(8) for _ in range(20)]
+    assert tripped([turn(user, finish_reason="error") for user in range(8) for _ in range(5)], old) is not None
+    one = [turn(user, **(FAULTS["error_rate"] if user == 0 else {})) for user in range(8) for _ in range(5)]
+    assert tripped(one, old) is None
+
+
 # ---------------------------------------------------------------------------------------------- alarms
 
 
