@@ -115,8 +115,8 @@ def _strata(new: Iterable[ServedTurn], old: Iterable[ServedTurn]) -> list[tuple[
             for pooled, turns in zip(few, (mine[workload], theirs[workload]), strict=True):
                 pooled += turns
     if all(few):
-        few_sides = (_newest(sorted(turns, key=lambda turn: turn.received_at_s)) for turns in few)
-        compared.append(("workloads of few users", *few_sides))
+        new_few, old_few = (_newest(sorted(turns, key=lambda turn: turn.received_at_s)) for turns in few)
+        compared.append(("workloads of few users", new_few, old_few))
     return compared
 
 
