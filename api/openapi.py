@@ -41,6 +41,7 @@ _SESSION_HEADERS = {
     "x-onward-workload": "What the turn is for; chat or suggestion when absent",
     "x-onward-learn": "false: do not learn from this turn",
     "x-onward-store": "false: store none of its words, and do not learn from it",
+    "x-onward-strict": "true: refuse the request if anything in it would be ignored",
     "x-onward-environment": "production or simulated",
     "x-onward-harness": "Version of the client that made the prompt",
 }

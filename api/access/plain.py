@@ -1,5 +1,7 @@
 """The parts that plain FastAPI routes share: the caller, bodies through the same strict decoder, JSON answers."""
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -8,7 +10,9 @@ from fastapi import Request, Response
 from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import ClientGone
+from api.http.body_shape import Raw
 from api.http.decoding import decode_body
+from api.http.foreign import decode_foreign
 from api.requests.jobs import Check
 from core import codec
 from core.errors import InvalidRequest
@@ -30,7 +34,24 @@ def identity_of(request: Request) -> Identity:
 
 
 async def body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> T:
-    """Read and decode the body. Raises TooLarge, Overloaded, or InvalidRequest naming the field."""
+    """Read and decode the body of an own route. Raises TooLarge, Overloaded, or InvalidRequest naming the field."""
+    async with _raw_body(context, request) as raw:
+        return decode_body(decoder, raw)
+
+
+async def foreign_body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> tuple[T, list[str]]:
+    """Read and decode a body in another's protocol; return it with the names of unknown fields. Raises as `body_of`."""
+    async with _raw_body(context, request) as raw:
+        return decode_foreign(decoder, raw)
+
+
+def told_ignored(names: Sequence[str]) -> dict[str, str]:
+    """Return the header that names what was ignored, if anything was."""
+    return {"x-onward-ignored": ",".join(names)} if names else {}
+
+
+@asynccontextmanager
+async def _raw_body(context: Context, request: Request) -> AsyncIterator[Raw]:
     headers = dict(request.scope["headers"])
     try:
         body = await context.bodies.read(headers, request.receive)
@@ -39,7 +60,7 @@ async def body_of(context: Context, request: Request, decoder: msgspec.json.Deco
     try:
         if context.bodies.is_large(len(body.raw)):
             await context.reader.ask(Check("other", context.services.settings.bodies.values), body.raw)
-        return decode_body(decoder, body.raw)
+        yield body.raw
     finally:
         body.release()
 

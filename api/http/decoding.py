@@ -27,6 +27,14 @@ def decode_body(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
         raise InvalidRequest("the body is nested too deeply", code="malformed_json") from None
 
 
+def convert_body(given: object, kind: type[T]) -> T:
+    """Return a decoded value as the type. Raises InvalidRequest as `decode_body` does."""
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from None
+
+
 def _invalid(text: str) -> InvalidRequest:
     """Translate msgspec's message, which quotes the client's words: it is cut at what msgspec wrote, never searched."""
     what, path = _placed(text)

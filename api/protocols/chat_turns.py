@@ -18,7 +18,7 @@ from api.requests.messages import canonical, check_messages, ignored_in, late_sy
 from api.requests.tools import check_tools, ignored_in_tools
 from api.turns.grammars import grammar_of
 from api.turns.histories.retries import first_try, request_mark
-from api.turns.intake import Intake, take_in, with_purpose
+from api.turns.intake import Intake, refuse_if_strict, take_in, with_purpose
 from api.turns.rendering import Rendering
 from api.turns.sessions import find_place, marks_shown
 from api.turns.transcripts import Transcript
@@ -66,6 +66,7 @@ def understand(
     wanted, unforced = wanted_of(body, context.services.renderer.call_grammar_refused)
     _check_shown(context, body)
     names = named([*found, *unforced])
+    refuse_if_strict(headers, names)
     count_ignored(hint_text(headers, b"user-agent"), names)
     tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
     shown = [canonical(message) for message in body.messages]

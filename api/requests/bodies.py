@@ -2,8 +2,8 @@
 
 Fields follow https://platform.openai.com/docs/api-reference; `top_k`, `min_p`, `session_id`, `turn_type` and
 `session_done` are ours. What clients are known to send is honoured, or ignored and named (`api/requests/ignored.py`),
-or refused with a word on what to send instead; what nobody is known to send is refused: docs/clients.md has the
-table."""
+or refused with a word on what to send instead; what nobody knows is left out and named (`api/http/foreign.py`).
+docs/clients.md has the table."""
 
 from typing import Annotated, Any, Literal
 

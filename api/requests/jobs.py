@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from api.http.body_shape import check_values
-from api.http.decoding import decode_body
+from api.http.foreign import decode_foreign
 from api.requests.anthropic import messages_decoder
 from api.requests.bodies import chat_decoder, completion_decoder
 from api.requests.messages import AssistantMessage, ChatMessage, check_messages
@@ -112,13 +112,13 @@ def _check(job: Check, raw: bytes) -> None:
     """Check the body, with the cheapest check first."""
     check_values(raw, job.most_values)
     if job.kind == "chat":
-        body = decode_body(chat_decoder, raw)
+        body, _ = decode_foreign(chat_decoder, raw)
         check_messages(body.messages)
         check_tools(body.tools or ())
         for message in body.messages:
             _check_arguments(message, job.most_values)
     elif job.kind in _DECODERS:
-        decode_body(_DECODERS[job.kind], raw)
+        decode_foreign(_DECODERS[job.kind], raw)
 
 
 def _check_arguments(message: ChatMessage, most: int) -> None:

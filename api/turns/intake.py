@@ -174,6 +174,13 @@ def _learn(headers: Headers, stored: bool) -> bool:
     return _flag(headers, b"x-onward-learn", None, "x-onward-learn", default=True) and stored
 
 
+def refuse_if_strict(headers: Headers, ignored: Sequence[str]) -> None:
+    """Raise InvalidRequest where something of a request is ignored, and the request asks to be refused then."""
+    if ignored and _flag(headers, b"x-onward-strict", None, "x-onward-strict"):
+        message = f"{ignored[0]}: changes nothing here, and x-onward-strict asks to refuse what is ignored"
+        raise InvalidRequest(message, param=ignored[0], code="ignored_field")
+
+
 def _flag(headers: Headers, name: bytes, field: bool | None, param: str, default: bool = False) -> bool:
     text = header_text(headers, name)
     if text is None:

@@ -16,7 +16,7 @@ from msgspec import Meta
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import admit
-from api.access.plain import body_of, identity_of, json_body, json_response
+from api.access.plain import foreign_body_of, identity_of, json_body, json_response, told_ignored
 from api.feedback.reports.joining import Clues, Joining, Unjoined
 from api.feedback.reports.links import Link, link
 from api.feedback.reports.report import Report, count_unjoined, digest_of, take_reports
@@ -50,8 +50,10 @@ def continue_router(context: Context) -> APIRouter:
 
         It is `recorded`, `linked`, `unjoined` with a `reason`, or `ignored`: of events that say nothing of what became
         of an answer nothing is kept."""
-        event = await body_of(context, request, _decoder)
-        return json_response(await _take(context, identity_of(request), event))
+        event, unknown = await foreign_body_of(context, request, _decoder)
+        response = json_response(await _take(context, identity_of(request), event))
+        response.headers.update(told_ignored(unknown))
+        return response
 
     return router
 

@@ -1,10 +1,12 @@
 """The translation of Anthropic's request to a chat's."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
+from api.http.foreign import convert_foreign
 from api.protocols.anthropic.claude_code import user_and_session
 from api.protocols.anthropic.messages import Conversation
 from api.requests.anthropic import ClientTool, CountBody, MessagesBody, ToolChoice
@@ -28,14 +30,14 @@ class Translated:
 
     `session`: the one that Claude Code names."""
 
-    def __init__(self, body: CountBody) -> None:
-        """Translate a body. Raises InvalidRequest naming the field."""
+    def __init__(self, body: CountBody, unknown: Sequence[str] = ()) -> None:
+        """Translate a body, of which `unknown` fields were left out. Raises InvalidRequest naming the field."""
         conversation = Conversation()
         conversation.add_system(body.system or "")
         for index, message in enumerate(body.messages):
             conversation.add(message, f"messages[{index}]")
         self.places = {**_PLACES, **conversation.places}
-        self.ignored = [*take_ignored(body), *conversation.ignored]
+        self.ignored = [*unknown, *take_ignored(body), *conversation.ignored]
         self.session: SessionId | None = None
         self.chat = ChatBody(model=body.model, messages=conversation.messages, tools=self._tools(body.tools or []))
         self._force(body.tool_choice)
@@ -51,8 +53,8 @@ class Translated:
             if kind not in (None, "custom"):
                 self._leave_out(kind, f"tools[{index}].type")
                 continue
-            tool = _client_tool(given, f"tools[{index}]")
-            self.ignored += take_ignored(tool, "tools[].")
+            tool, left = _client_tool(given, f"tools[{index}]")
+            self.ignored += [*left, *take_ignored(tool, "tools[].")]
             for field, theirs in (("parameters", "input_schema"), ("name", "name"), ("strict", "strict")):
                 self.places[f"tools[{len(known)}].function.{field}"] = f"tools[{index}].{theirs}"
             function = FunctionDefinition(tool.name, tool.description or UNSET, tool.input_schema, tool.strict or UNSET)
@@ -108,8 +110,9 @@ class Translated:
         chat.user, self.session = user_and_session(None if body.metadata is None else body.metadata.user_id)
 
 
-def _client_tool(given: dict[str, Any], place: str) -> ClientTool:
+def _client_tool(given: dict[str, Any], place: str) -> tuple[ClientTool, list[str]]:
+    """Return a tool, and the names of its unknown fields. Raises InvalidRequest."""
     try:
-        return msgspec.convert(given, ClientTool)
+        return convert_foreign(given, ClientTool, "tools[].")
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{place}: {error}", param=place, code="invalid_tool") from None

@@ -5,10 +5,10 @@ from fastapi import APIRouter, Request, Response
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import admit
-from api.access.plain import body_of, identity_of, json_body, json_response
+from api.access.plain import foreign_body_of, identity_of, json_body, json_response, told_ignored
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
-from api.http.decoding import decode_body
+from api.http.foreign import decode_foreign
 from api.protocols.anthropic.answers import TokenCount
 from api.protocols.anthropic.events import MessageExchange
 from api.protocols.anthropic.request import Translated
@@ -22,7 +22,7 @@ async def plan_message(context: Context, identity: Identity, headers: Headers, r
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
 
     def read() -> tuple[Translated, Asked]:
-        translated = Translated(decode_body(messages_decoder, raw))
+        translated = Translated(*decode_foreign(messages_decoder, raw))
         with named_as(translated.places):
             asked = understand(context, identity, headers, translated.chat, translated.ignored, translated.session)
             return translated, asked
@@ -41,11 +41,11 @@ def count_router(context: Context) -> APIRouter:
         """Return how many tokens a prompt has; nothing is generated, and nothing is stored."""
         identity = identity_of(request)
         limits = await admit(context.services.live_state, identity)
-        body = await body_of(context, request, count_decoder)
+        body, unknown = await foreign_body_of(context, request, count_decoder)
         size = int(request.headers.get("content-length", context.services.settings.bodies.max_bytes))
 
         def read() -> tuple[Translated, Asked]:
-            translated = Translated(body)
+            translated = Translated(body, unknown)
             with named_as(translated.places):
                 headers: Headers = dict(request.scope["headers"])
                 return translated, understand(context, identity, headers, translated.chat, translated.ignored)
@@ -55,8 +55,7 @@ def count_router(context: Context) -> APIRouter:
             tokens = await Rendering(context, size).render(asked.shown, asked.tools)
         response = json_response(TokenCount(len(tokens)))
         response.raw_headers += limits
-        if asked.ignored:
-            response.headers["x-onward-ignored"] = ",".join(asked.ignored)
+        response.headers.update(told_ignored(asked.ignored))
         return response
 
     return router

@@ -2,6 +2,7 @@
 
 https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md has it."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -11,8 +12,8 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
-from api.http.decoding import decode_body
 from api.http.errors import error_response
+from api.http.foreign import decode_foreign
 from api.protocols.exchange import Exchange
 from api.protocols.onward_info import onward_info
 from api.protocols.openai.completions import plan_text
@@ -91,12 +92,12 @@ _decoder = msgspec.json.Decoder(InfillBody)
 
 async def plan_infill(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "InfillExchange":
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
-    body = await read_large_apart(context, "other", raw, lambda: decode_body(_decoder, raw))
+    body, unknown = await read_large_apart(context, "other", raw, partial(decode_foreign, _decoder, raw))
     if body.repeat_penalty not in (None, 1.0):
         raise InvalidRequest("repeat_penalty: must be 1; use frequency_penalty", param="repeat_penalty")
     if body.n_predict == 0:
         raise InvalidRequest("n_predict: at least 1; no cache is warmed here without an answer", param="n_predict")
-    ignored = take_ignored(body)
+    ignored = [*unknown, *take_ignored(body)]
     with named_as(_PLACES):
         asked = _as_completion(body, context.services.model_name)
         plan = await plan_text(context, identity, headers, asked, len(raw), ignored)

@@ -2,6 +2,7 @@
 
 https://docs.mistral.ai/api/#tag/fim has it: the question of a raw completion, the answer of a chat."""
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -11,7 +12,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
-from api.http.decoding import decode_body
+from api.http.foreign import decode_foreign
 from api.protocols.openai.chat import ChatExchange
 from api.protocols.openai.completions import plan_text
 from api.protocols.places import named_as
@@ -45,7 +46,7 @@ class FimExchange(ChatExchange):
 
 async def plan_fim(context: Context, identity: Identity, headers: Headers, raw: Raw) -> FimExchange:
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
-    body = await read_large_apart(context, "other", raw, lambda: decode_body(_decoder, raw))
+    body, unknown = await read_large_apart(context, "other", raw, partial(decode_foreign, _decoder, raw))
     asked = CompletionBody(
         model=body.model,
         prompt=body.prompt,
@@ -60,7 +61,7 @@ async def plan_fim(context: Context, identity: Identity, headers: Headers, raw: 
         min_tokens=body.min_tokens,
     )
     with named_as({"seed": "random_seed"}):
-        plan = await plan_text(context, identity, headers, asked, len(raw))
+        plan = await plan_text(context, identity, headers, asked, len(raw), unknown)
     streamed = StreamOptions(include_usage=True) if body.stream else None
     answered = ChatBody(model=body.model, messages=[], stream=body.stream, stream_options=streamed)
     return FimExchange(context, plan, answered)

@@ -9,7 +9,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
-from api.http.decoding import decode_body
+from api.http.foreign import decode_foreign
 from api.protocols.chat_turns import Asked, plan_turns, understand
 from api.protocols.logprobs import token_logprobs
 from api.protocols.openai.answers import (
@@ -39,7 +39,8 @@ async def plan_chat(context: Context, identity: Identity, headers: Headers, raw:
     """Plan the turns of a chat request. Raises RequestError naming what is wrong with the request."""
 
     def read() -> Asked:
-        return understand(context, identity, headers, decode_body(chat_decoder, raw))
+        body, unknown = decode_foreign(chat_decoder, raw)
+        return understand(context, identity, headers, body, unknown)
 
     asked = await read_large_apart(context, "chat", raw, read)
     return ChatExchange(context, await plan_turns(context, asked, len(raw)), asked.body)

@@ -1,6 +1,7 @@
 """The route `POST /v1/completions`: inline suggestions, captured like every other turn."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -9,7 +10,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers, hint_text
 from api.http.body_shape import Raw
-from api.http.decoding import decode_body
+from api.http.foreign import decode_foreign
 from api.protocols.openai.answers import TextChoice, TextCompletion, text_logprobs, usage_of
 from api.protocols.openai.exchange import ChoicesExchange
 from api.protocols.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
@@ -17,7 +18,7 @@ from api.protocols.streaming import event
 from api.requests.bodies import CompletionBody, completion_decoder
 from api.requests.ignored import named
 from api.turns.answer_ids import TEXT
-from api.turns.intake import take_in
+from api.turns.intake import refuse_if_strict, take_in
 from api.turns.rendering import Rendering, read_large_apart
 from api.turns.sessions import place_text
 from api.turns.turn import Turn, TurnDelta, TurnPlan
@@ -30,8 +31,9 @@ _encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 
 async def plan_completion(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "CompletionExchange":
     """Plan the turns of a completion request. Raises RequestError naming what is wrong with the request."""
-    body = await read_large_apart(context, "completion", raw, lambda: decode_body(completion_decoder, raw))
-    return CompletionExchange(context, await plan_text(context, identity, headers, body, len(raw)), body)
+    read = partial(decode_foreign, completion_decoder, raw)
+    body, unknown = await read_large_apart(context, "completion", raw, read)
+    return CompletionExchange(context, await plan_text(context, identity, headers, body, len(raw), unknown), body)
 
 
 async def plan_text(
@@ -49,6 +51,7 @@ async def plan_text(
     services = context.services
     prompt = prompt_of(body)
     ignored = named([*left_out, *ignored_options(body)])
+    refuse_if_strict(headers, ignored)
     count_ignored(hint_text(headers, b"user-agent"), ignored)
     place = await place_text(services, Rendering(context, body_bytes), intake, prompt, body.suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length

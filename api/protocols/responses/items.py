@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from api.http.foreign import convert_foreign
 from api.requests.ignored import take_ignored
 from api.requests.messages import (
     AssistantMessage,
@@ -40,15 +41,17 @@ _SPEAKERS: dict[str, Speaker] = {"user": UserMessage, "system": SystemMessage, "
 _Text = TextIn | TextOut | PlainText
 
 
-def decode_item(given: Mapping[str, Any], place: str) -> msgspec.Struct:
-    """Decode an item, whose type decides what it may hold. Raises InvalidRequest naming it."""
+def decode_item(given: Mapping[str, Any], place: str) -> tuple[msgspec.Struct, list[str]]:
+    """Decode an item, whose type decides what it may hold; return it with the names of unknown fields.
+
+    Raises InvalidRequest naming it."""
     kind = given.get("type", "message" if "role" in given else "item_reference")
     known = ITEMS.get(kind) if isinstance(kind, str) else None
     if known is None:
         message = f"{place}.type: the model is shown {', '.join(ITEMS)}, and nothing else"
         raise InvalidRequest(message, param=f"{place}.type", code="unsupported")
     try:
-        return msgspec.convert(given, known)
+        return convert_foreign(given, known, "input[].")
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{place}: {error}", param=place, code="invalid_field") from None
 

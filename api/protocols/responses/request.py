@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from api.http.foreign import convert_foreign
 from api.protocols.responses.items import Conversation, decode_item
 from api.requests.bodies import ChatBody
 from api.requests.ignored import take_ignored
@@ -34,12 +35,19 @@ TEXT_INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "re
 Items = list[tuple[msgspec.Struct, str]]
 
 
-def items_of(body: ResponsesBody) -> Items:
-    """Return each item of the input with its place. Raises InvalidRequest naming one that is none."""
+def items_of(body: ResponsesBody) -> tuple[Items, list[str]]:
+    """Return each item of the input with its place, and the names of unknown fields, which were left out.
+
+    Raises InvalidRequest naming an item that is none."""
     if isinstance(body.input, str):
-        return [(decode_item({"role": "user", "content": body.input}, "input"), "input")]
-    items = enumerate(body.input or ())
-    return [(decode_item(item, f"input[{index}]"), f"input[{index}]") for index, item in items]
+        item, _ = decode_item({"role": "user", "content": body.input}, "input")
+        return [(item, "input")], []
+    items, unknown = Items(), list[str]()
+    for index, given in enumerate(body.input or ()):
+        item, left = decode_item(given, f"input[{index}]")
+        items.append((item, f"input[{index}]"))
+        unknown += left
+    return items, unknown
 
 
 class Translated:
@@ -53,8 +61,11 @@ class Translated:
         items: Items,
         before: Sequence[ChatMessage],
         referenced: dict[str, AssistantMessage],
+        unknown: Sequence[str],
     ) -> None:
-        """Translate a body, after a conversation before it. Raises InvalidRequest naming the field."""
+        """Translate a body, after a conversation before it; `unknown` fields were left out of it.
+
+        Raises InvalidRequest naming the field."""
         _check(body)
         conversation = Conversation(referenced)
         if body.instructions:
@@ -64,7 +75,7 @@ class Translated:
         for item, place in items:
             conversation.add_item(item, place)
         self.places = {**_PLACES, "messages": "input", **conversation.places}
-        self.ignored = [*self._left_out(body), *conversation.ignored]
+        self.ignored = [*unknown, *self._left_out(body), *conversation.ignored]
         self.custom: set[str] = set()
         self.chat = ChatBody(
             model=body.model,
@@ -107,8 +118,8 @@ class Translated:
             if kind not in ("function", "custom"):
                 self._leave_out(kind, f"{place}.type")
                 continue
-            tool = _tool(given, place)
-            self.ignored += take_ignored(tool, "tools[].")
+            tool, left = _tool(given, place)
+            self.ignored += [*left, *take_ignored(tool, "tools[].")]
             self.places[f"tools[{len(known)}].function"] = place
             if isinstance(tool, CustomTool):
                 self.custom.add(tool.name)
@@ -127,10 +138,11 @@ class Translated:
         self.ignored.append(f"tools[].{left_out}")  # never in the client's own spelling
 
 
-def _tool(given: dict[str, Any], place: str) -> FunctionTool | CustomTool:
+def _tool(given: dict[str, Any], place: str) -> tuple[FunctionTool | CustomTool, list[str]]:
+    """Return a tool, and the names of its unknown fields. Raises InvalidRequest."""
     kind: type[FunctionTool | CustomTool] = FunctionTool if given["type"] == "function" else CustomTool
     try:
-        return msgspec.convert(given, kind)
+        return convert_foreign(given, kind, "tools[].")
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{place}: {error}", param=place, code="invalid_tool") from None
 

@@ -8,7 +8,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
-from api.http.decoding import decode_body
+from api.http.foreign import decode_foreign
 from api.protocols.chat_turns import Asked, plan_turns, understand
 from api.protocols.places import named_as
 from api.protocols.responses.earlier import said_before, said_by_id, turn_named
@@ -22,11 +22,12 @@ from core.events import Completion
 async def plan_response(context: Context, identity: Identity, headers: Headers, raw: Raw) -> ResponseExchange:
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
 
-    def read() -> tuple[ResponsesBody, Items]:
-        body = decode_body(responses_decoder, raw)
-        return body, items_of(body)
+    def read() -> tuple[ResponsesBody, Items, list[str]]:
+        body, unknown = decode_foreign(responses_decoder, raw)
+        items, left = items_of(body)
+        return body, items, [*unknown, *left]
 
-    body, items = await read_large_apart(context, "responses", raw, read)
+    body, items, unknown = await read_large_apart(context, "responses", raw, read)
     earlier = None
     if body.previous_response_id is not None:
         earlier = await turn_named(context, identity, body.previous_response_id, "previous_response_id")
@@ -34,7 +35,7 @@ async def plan_response(context: Context, identity: Identity, headers: Headers, 
     said = await said_by_id(context, identity, items)
 
     def translate() -> tuple[Translated, Asked]:
-        translated = Translated(body, items, before, said)
+        translated = Translated(body, items, before, said, unknown)
         with named_as(translated.places):
             return translated, understand(context, identity, headers, translated.chat, translated.ignored)
 

@@ -2,6 +2,7 @@
 
 https://github.com/TabbyML/tabby has it in `clients/tabby-openapi`; `clients/tabby-agent` is what asks."""
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,7 +12,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
-from api.http.decoding import decode_body
+from api.http.foreign import decode_foreign
 from api.protocols.exchange import Exchange
 from api.protocols.onward_info import onward_info
 from api.protocols.openai.completions import plan_text
@@ -90,8 +91,8 @@ _decoder = msgspec.json.Decoder(TabbyBody)
 
 async def plan_tabby(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "TabbyExchange":
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
-    body = await read_large_apart(context, "other", raw, lambda: decode_body(_decoder, raw))
-    ignored = _ignored(body)
+    body, unknown = await read_large_apart(context, "other", raw, partial(decode_foreign, _decoder, raw))
+    ignored = [*unknown, *_ignored(body)]
     with named_as(_PLACES if _raw_prompt(body) is None else _RAW_PLACES):
         asked = _as_completion(body, context.services.model_name)
         plan = await plan_text(context, identity, headers, asked, len(raw), ignored)

@@ -13,7 +13,15 @@ from msgspec import Meta
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import admit
-from api.access.plain import LARGEST_INTEGER, body_of, identity_of, json_body, json_response, only_parameters
+from api.access.plain import (
+    LARGEST_INTEGER,
+    foreign_body_of,
+    identity_of,
+    json_body,
+    json_response,
+    only_parameters,
+    told_ignored,
+)
 from api.feedback.reports.joining import Clues
 from api.feedback.reports.report import Report, count_unjoined, digest_of, take_reports
 from api.feedback.targets import NamedTurn
@@ -62,11 +70,11 @@ def tabby_router(context: Context) -> APIRouter:
     async def tabby_event(request: Request) -> Response:
         """Record that a suggestion was shown, taken or turned down. Sent again, it counts once."""
         only_parameters(request, "select_kind")
-        event = await body_of(context, request, _decoder)
+        event, unknown = await foreign_body_of(context, request, _decoder)
         if event.choice_index != 0:
             raise InvalidRequest("choice_index: a suggestion has one choice, 0", param="choice_index")
         await _record(context, identity_of(request), event, request.query_params.get("select_kind"))
-        return Response(status_code=200)
+        return Response(status_code=200, headers=told_ignored(unknown))
 
     return router
 

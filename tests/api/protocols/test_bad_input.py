@@ -49,7 +49,6 @@ def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"colour": 1}, "colour"),
         ({"functions": [{"name": "run"}]}, "functions"),
         ({"function_call": {"name": "run"}}, "function_call"),
         ({"modalities": ["text", "audio"]}, "modalities"),
@@ -81,7 +80,6 @@ def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
         ({"frequency_penalty": 3}, "frequency_penalty"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"stream": True, "stream_options": {"colour": 1}}, "stream_options.colour"),
         ({"tools": tool(), "tool_choice": "required"}, "tool_choice"),
         ({"tools": tool(), "tool_choice": {"type": "function", "function": {"name": "run"}}}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
@@ -96,7 +94,6 @@ def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
-        ({"messages": [{"role": "user", "content": "x", "mood": "y"}]}, "messages[0].mood"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "messages[0]"),
         ({"messages": [USER, {"role": "assistant", "content": "x"}]}, "messages[1]"),
         ({"messages": [USER, {"role": "assistant", "content": "so"}]}, "messages[1]"),

@@ -53,10 +53,8 @@ def test_llama_cpps_route_streams(service: Service) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        ("/v1/fim/completions", {**FIM, "surprise": 1}, "surprise"),
         ("/v1/fim/completions", {**FIM, "prompt": ["a"]}, "prompt"),
         ("/v1/fim/completions", {**FIM, "prompt": "x" * 3000}, "prompt"),
-        ("/infill", {**INFILL, "surprise": 1}, "surprise"),
         ("/infill", {**INFILL, "repeat_penalty": 1.2}, "repeat_penalty"),
         ("/infill", {**INFILL, "n_predict": 5000}, "n_predict"),
         ("/infill", {**INFILL, "input_prefix": "x" * 3000}, "input_prefix"),

@@ -120,7 +120,6 @@ def test_a_raw_prompt_takes_the_place_of_segments(service: Service) -> None:
     [
         ("completions", {"language": "python"}, "segments"),
         ("completions", {"segments": {"suffix": "x"}}, "segments.prefix"),
-        ("completions", {"segments": {"prefix": "x", "colour": 1}}, "segments.colour"),
         ("completions", {"segments": {"prefix": "x" * 3000}}, "segments.prefix"),
         ("completions", {"debug_options": {"raw_prompt": "x" * 3000}}, "debug_options.raw_prompt"),
         ("completions", {**BODY, "temperature": 3}, "temperature"),
