@@ -25,6 +25,7 @@ from api.feedback.reports.otlp.wire import in_status_shape
 from api.feedback.routes import feedback_router
 from api.http.asgi import Receive, Scope, Send
 from api.http.errors import SHAPE, ErrorShape, answer_error, install_error_handlers
+from api.http.head import answer_head
 from api.http.large_bodies import Bodies
 from api.openapi import describe
 from api.operator.alarms import alarms_router
@@ -120,7 +121,10 @@ class Application(FastAPI):
                 return
             send = admitted
         hot = self._hot.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        await (super().__call__ if hot is None else hot)(scope, receive, send)
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            await answer_head(super().__call__, scope, receive, send)
+        else:
+            await (super().__call__ if hot is None else hot)(scope, receive, send)
 
 
 def create_app(services: ApiServices) -> FastAPI:

@@ -85,7 +85,13 @@ class TooLarge(RequestError):
 
 
 class UnsupportedMediaType(RequestError):
+    """The body is of a kind, or compressed in a way, that is not taken; `encodings` are those that are."""
+
     status = 415
+
+    def __init__(self, message: str, *, param: str | None, code: str, encodings: str | None = None) -> None:
+        super().__init__(message, param=param, code=code)
+        self.headers = {} if encodings is None else {"accept-encoding": encodings}
 
 
 class RateLimited(RequestError):

@@ -5,12 +5,13 @@ connections now and then: a timer for each request would cost more than all of t
 
 import asyncio
 import ipaddress
+import sys
 from collections import Counter
 from enum import Enum, auto
 from typing import Any, ClassVar
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from core.settings import ConnectionSettings
 from core.telemetry import BROKEN_CONNECTIONS, CONNECTIONS
@@ -20,6 +21,7 @@ _MOST_PAUSE_S = 1.0
 _MOST_HEADERS = 256
 _RETRY_AFTER_S = 5
 _IPV6_SITE = 64
+_UPGRADE, _NO_UPGRADE = b"\r\nupgrade:", b"\r\nnot-now:"
 
 
 class Phase(Enum):
@@ -110,7 +112,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._phase is Phase.NOTHING and self._is_idle():  # also for line breaks before a request
             self._enter(Phase.HEADERS)
-        super().data_received(data)
+        super().data_received(_without_upgrade(data) if self._phase is Phase.HEADERS else data)
         if self._phase is Phase.HEADERS:
             self._header_bytes += len(data)
             if self._header_bytes > self.guard.settings.header_bytes:
@@ -122,12 +124,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._enter(Phase.HEADERS)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. What comes behind a body, a trailer, is none (RFC 9110, 6.5.1)."""
+        if self._phase is not Phase.HEADERS:
+            return
         if len(self.headers) >= _MOST_HEADERS:
             raise ValueError(f"more than {_MOST_HEADERS} headers")  # ends as any malformed request does
+        if name.lower() == b"host" and any(known == b"host" for known, _ in self.headers):
+            raise ValueError("two Host headers")  # RFC 9112, 3.2
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            _end_by_closing(self.cycle)
         self._enter(Phase.BODY)
 
     def on_message_complete(self) -> None:
@@ -207,6 +216,34 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_ending = True
         BROKEN_CONNECTIONS.labels(why).inc()
         self.transport.abort()
+
+
+def _end_by_closing(cycle: RequestResponseCycle) -> None:
+    """Have an answer without a length end with its connection: HTTP/1.0 knows no chunks (RFC 9112, 7.1)."""
+    send, is_open = cycle.send, False
+
+    async def plainly(message: Any) -> None:
+        nonlocal is_open
+        if message["type"] == "http.response.start":
+            is_open = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            if is_open:
+                cycle.chunked_encoding, cycle.expected_content_length = False, sys.maxsize
+        elif is_open and not message.get("more_body", False):
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.send = plainly  # type: ignore[method-assign]  # uvicorn offers no other way in
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Return a request's head without its wish for another protocol, which a server may ignore (RFC 9110, 7.8).
+
+    The parser would take what follows for that protocol: Java's own client asks for h2c, and its body was lost."""
+    head, end, rest = data.partition(b"\r\n\r\n")
+    place = head.lower().find(_UPGRADE)
+    if place < 0:
+        return data
+    return head[:place] + _NO_UPGRADE + head[place + len(_UPGRADE) :] + end + rest
 
 
 def bounded_protocol(settings: ConnectionSettings) -> type[BoundedProtocol]:

@@ -1,10 +1,12 @@
 """Request bodies on their way in. Small ones are read as they arrive; large ones share a limit on bytes in memory."""
 
+import asyncio
 import mmap
 from contextlib import ExitStack, suppress
 
 from api.http.asgi import ClientGone, Headers, Receive
 from api.http.body_shape import Raw
+from api.http.compressed import Inflater, inflater_of
 from core.errors import Overloaded, TooLarge
 from core.settings import BodySettings
 from core.telemetry import BODY_BYTES, REFUSED_BODIES
@@ -71,15 +73,20 @@ class Bodies:
     def is_large(self, size: int) -> bool:
         return size > self._large
 
-    async def read(self, headers: Headers, receive: Receive) -> Body:
-        """Read the whole body. Raises TooLarge past the limit, without reading on; Overloaded, ClientGone."""
+    async def read(self, headers: Headers, receive: Receive, *, as_sent: bool = False) -> Body:
+        """Read the whole body; a compressed one is made plain, unless it is wanted `as_sent`.
+
+        Raises TooLarge past the limit, without reading on; Overloaded, ClientGone, InvalidRequest and
+        UnsupportedMediaType for compression that is none, or is not taken."""
+        inflater = None if as_sent else inflater_of(headers)
         with ExitStack() as undo:
             body = Body(self)
             undo.callback(body.release)
             declared = self._declared(headers)
             if declared is not None and declared > self._large:
                 self._require_room(declared)
-            await self._read(receive, body, self._limit if declared is None else declared)
+            most = self._limit if declared is None or inflater is not None else declared
+            await self._read(receive, body, most, inflater)
             undo.pop_all()
         return body
 
@@ -91,24 +98,29 @@ class Bodies:
             raise self._too_large()
         return int(text)
 
-    async def _read(self, receive: Receive, body: Body, most: int) -> None:
+    async def _read(self, receive: Receive, body: Body, most: int, inflater: Inflater | None) -> None:
         small, size, more = b"", 0, True
         while more:
             message = await receive()
             part: bytes = message.get("body", b"")
             more = message.get("more_body", False)
-            size += len(part)
-            if size > self._limit:
-                raise self._too_large()
-            if size > self._large and not body.is_held:
-                body.hold(most)
-                body.add(small)
-            if body.is_held:
-                body.add(part)
-            else:
-                small += part
+            for piece in (part,) if inflater is None else inflater.pieces(part):
+                size += len(piece)
+                if size > self._limit:
+                    raise self._too_large()
+                if size > self._large and not body.is_held:
+                    body.hold(most)
+                    body.add(small)
+                if body.is_held:
+                    body.add(piece)
+                else:
+                    small += piece
+                if inflater is not None:
+                    await asyncio.sleep(0)  # a part may make a thousand times as much: others have their turn
         if message["type"] == "http.disconnect":
             raise ClientGone
+        if inflater is not None:
+            inflater.close()
         if body.is_held:
             body.close()
         else:

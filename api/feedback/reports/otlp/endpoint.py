@@ -76,7 +76,7 @@ class OtlpEndpoint:
     async def _take(self, identity: Identity, media: bytes, headers: Headers, receive: Receive) -> Message:
         services, bodies = self._context.services, self._context.bodies
         with ExitStack() as held:  # until all is done, since what was read of it takes memory for as long
-            body = await bodies.read(headers, receive)
+            body = await bodies.read(headers, receive, as_sent=True)
             held.callback(body.release)
             content: Raw = body.raw
             if wire.is_compressed(headers):

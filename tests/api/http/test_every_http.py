@@ -1,0 +1,158 @@
+"""What other clients and proxies speak: HEAD, and bodies that are compressed."""
+
+import gzip
+import http.client
+import json
+import socket
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from api_harness import MODEL, Service, serve
+
+CHAT = "/v1/chat/completions"
+BODY = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello " * 50}]}).encode()
+
+
+def bare(data: bytes) -> bytes:
+    writer = zlib.compressobj(wbits=-15)
+    return writer.compress(data) + writer.flush()
+
+
+WAYS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "gzip": ("gzip", gzip.compress),
+    "x-gzip": ("x-gzip", gzip.compress),
+    "many members": ("GZIP", lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:])),
+    "zlib": ("deflate", zlib.compress),
+    "deflate without a head": ("deflate", bare),
+    "plain": ("identity", bytes),
+}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with serve(tmp_path_factory.mktemp("http"), bodies={"max_bytes": 1 << 20, "large_bytes": 1 << 16}) as service:
+        yield service
+
+
+def post(service: Service, body: bytes, encoding: str, path: str = CHAT) -> Any:
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    return service.http.post(path, content=body, headers=headers)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_compressed_body_is_read(service: Service, way: str) -> None:
+    encoding, compress = WAYS[way]
+    answer = post(service, compress(BODY), encoding)
+    assert answer.status_code == 200, answer.text
+    turn = service.turn(answer.headers["x-onward-inference-id"])
+    assert turn.messages[0]["content"] == "hello " * 50
+
+
+@pytest.mark.parametrize("way", ["gzip", "zlib", "deflate without a head"])
+def test_a_large_one_is_read_within_the_bounds(service: Service, way: str) -> None:
+    encoding, compress = WAYS[way]
+    words = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "a b " * 40_000}]}).encode()
+    answer = post(service, compress(words), encoding)
+    assert "maximum context length" in answer.text
+    bomb = compress(b" " * (200 << 20))
+    answer = post(service, bomb, encoding)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/feedback", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_what_is_not_compressed_as_it_says_is_refused(service: Service, path: str, encoding: str) -> None:
+    whole = gzip.compress(BODY) if encoding == "gzip" else zlib.compress(BODY)
+    for body in (b"\x00nothing", whole[:-5], whole + b"more"):
+        answer = post(service, body, encoding, path)
+        assert answer.status_code == 400, answer.text
+        assert f"the body's {encoding}" in answer.text
+
+
+@pytest.mark.parametrize("encoding", ["zstd", "br", "gzip, gzip"])
+def test_another_compression_is_refused_with_what_is_taken(service: Service, encoding: str) -> None:
+    answer = post(service, BODY, encoding)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (415, "content-encoding")
+    assert answer.headers["accept-encoding"] == "gzip, deflate"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/outcomes", "/livez", "/v1/rewards", "/nowhere", "/v1/turns/x"])
+def test_head_has_the_headers_of_get(service: Service, path: str) -> None:
+    got, head = service.http.get(path), service.http.head(path)
+    assert (head.status_code, head.content) == (got.status_code, b"")
+    differ = {"date", "x-request-id"}
+    assert {k: v for k, v in head.headers.items() if k not in differ} == {
+        k: v for k, v in got.headers.items() if k not in differ
+    }
+
+
+def test_head_of_a_stream_ends(service: Service) -> None:
+    answer = service.http.head("/v1/rewards/stream?after=0")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+
+
+@pytest.mark.parametrize("name", [b"Upgrade", b"upgrade", b"UPGRADE"])
+def test_a_wish_for_another_protocol_is_ignored(service: Service, name: bytes) -> None:
+    """Java's client asks for HTTP/2 with its first request, and sends the body at once."""
+    url = httpx.URL(service.url)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade, HTTP2-Settings\r\n%s: h2c\r\n"
+    head += b"HTTP2-Settings: AAMAAABk\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection((url.host, url.port or 80), timeout=120) as connection:
+        for _ in range(2):  # the connection goes on
+            connection.sendall(head % (f"{url.host}:{url.port}".encode(), name, len(BODY)) + BODY)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            assert answer.status == 200
+            assert json.loads(answer.read())["choices"]
+
+
+STREAM = json.dumps({**json.loads(BODY), "stream": True}).encode()
+
+
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+@pytest.mark.parametrize("body", [BODY, STREAM], ids=["whole", "stream"])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_each_version_gets_the_framing_that_it_knows(
+    service: Service, version: str, body: bytes, connection: str
+) -> None:
+    url = httpx.URL(service.url)
+    head = f"POST {CHAT} HTTP/{version}\r\nHost: {url.host}:{url.port}\r\nConnection: {connection}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection((url.host, url.port or 80), timeout=120) as opened:
+        opened.sendall(head.encode() + body)
+        answer = http.client.HTTPResponse(opened)
+        answer.begin()
+        is_chunked = answer.headers.get("transfer-encoding") == "chunked"
+        assert is_chunked == (version == "1.1" and body == STREAM)
+        assert is_chunked or "content-length" in answer.headers or answer.will_close
+        said = answer.read()
+        assert said.endswith(b"data: [DONE]\n\n" if body == STREAM else b"}")
+        ends = version == "1.0" or connection == "close"
+        assert (answer.headers.get("connection") == "close") == ends
+        if ends:
+            assert opened.recv(1) == b""
+
+
+def test_two_hosts_are_refused_and_trailers_are_no_headers(service: Service) -> None:
+    url = httpx.URL(service.url)
+    host = f"{url.host}:{url.port}".encode()
+    with socket.create_connection((url.host, url.port or 80), timeout=120) as connection:
+        connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: %s\r\nHost: %s\r\n\r\n" % (host, host))
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n" % host
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+    with socket.create_connection((url.host, url.port or 80), timeout=120) as connection:
+        connection.sendall(head + chunked + b"x-onward-workload: smuggled\r\nHost: elsewhere\r\n\r\n")
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 200
+        assert service.turn(answer.headers["x-onward-inference-id"]).workload == "chat"
+
+
+def test_what_takes_no_get_takes_no_head(service: Service) -> None:
+    answer = service.http.head(CHAT)
+    assert answer.status_code == 405
