@@ -2,7 +2,8 @@
 
 (`gc=False`: such objects live for a request and are in no cycle; the collector need not walk them.)"""
 
-from typing import Any, Literal
+from codecs import getincrementaldecoder
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -12,6 +13,8 @@ from api.protocols.onward_info import OnwardInfo, OnwardName
 from api.turns.turn import Turn
 from core.events import ToolCall
 from core.ports import Renderer
+
+_UTF8: Final = getincrementaldecoder("utf-8")
 
 
 class PromptTokensDetails(msgspec.Struct, gc=False):
@@ -123,16 +126,20 @@ def tool_call_dict(call: ToolCall) -> dict[str, Any]:
 
 
 def text_logprobs(renderer: Renderer, turn: Turn, start: int, end: int) -> TextLogprobs:
-    """Return the log-probabilities in the older shape; `text_offset` counts characters from the answer's start."""
+    """Return the log-probabilities in the older shape.
+
+    `text_offset` counts the characters of the answer before each token; of those that are parts of one character it is
+    that character's place."""
     end = visible_end(renderer, turn, end)
-    texts = [renderer.token_text(token_id) for token_id in turn.capture.token_ids[:end]]
-    offsets, offset = [], 0
-    for text in texts:
+    token_ids = turn.capture.token_ids[:end]
+    texts = [renderer.token_text(token_id) for token_id in token_ids[start:]]
+    offsets, offset, decoder = [], 0, _UTF8(errors="replace")
+    for token_id in token_ids:
         offsets.append(offset)
-        offset += len(text)
+        offset += len(decoder.decode(renderer.token_bytes(token_id)))
     top = [{renderer.token_text(i): value for i, value in entry} for entry in turn.capture.top_logprobs[start:end]]
     return TextLogprobs(
-        tokens=texts[start:],
+        tokens=texts,
         token_logprobs=turn.capture.logprobs[start:end],
         top_logprobs=top or None,
         text_offset=offsets[start:],

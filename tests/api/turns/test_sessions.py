@@ -154,6 +154,18 @@ def test_the_end_of_a_session_is_logged(service: Service) -> None:
         assert answer.json()["error"]["param"] == "session_id"
 
 
+def test_offsets_are_places_in_the_text_also_of_parts_of_a_character(service: Service) -> None:
+    service.policy.scripts += [says("né日b"), says("né日b")]
+    client = service.client()
+    answer = client.completions.create(model=MODEL, prompt="x", max_tokens=20, logprobs=1)
+    assert answer.choices[0].text == "né日b"
+    assert answer.choices[0].logprobs is not None
+    assert answer.choices[0].logprobs.text_offset == [0, 1, 1, 2, 2, 2, 3]
+    stream = client.completions.create(model=MODEL, prompt="x", max_tokens=20, logprobs=1, stream=True)
+    told = [chunk.choices[0].logprobs.text_offset for chunk in stream if chunk.choices and chunk.choices[0].logprobs]
+    assert [offset for offsets in told for offset in offsets or ()] == [0, 1, 1, 2, 2, 2, 3]
+
+
 def test_suggestions_are_captured_alike(service: Service) -> None:
     service.policy.scripts += [says("x + y"), says(""), says("streamed")]
     client = service.client()
