@@ -12,11 +12,13 @@ from core.ids import OutcomeId
 class Standing(msgspec.Struct, frozen=True):
     """An outcome that stands.
 
-    `since` is the arrival of the first outcome of its chain: an amendment corrects what was said then, and takes its
-    place in time. `share`: of its value, where it is one turn's part in its session's."""
+    `since` is the arrival of the first outcome of its chain, and `observed_at` when that was seen to happen: an
+    amendment corrects what was said then, and takes its place in time. `share`: of its value, where it is one turn's
+    part in its session's."""
 
     outcome: Outcome
     since: datetime
+    observed_at: datetime
     share: float = 1.0
 
 
@@ -32,7 +34,11 @@ def standing(outcomes: Iterable[Outcome]) -> list[Standing]:
     for outcome in sorted(by_id.values(), key=lambda outcome: (outcome.received_at, outcome.outcome_id)):
         if outcome.outcome_id not in superseded:
             latest[_root(outcome, by_id, roots)] = outcome
-    stand = [Standing(outcome, by_id[root].received_at) for root, outcome in latest.items() if not outcome.withdrawn]
+    stand = [
+        Standing(outcome, by_id[root].received_at, by_id[root].observed_at)
+        for root, outcome in latest.items()
+        if not outcome.withdrawn
+    ]
     return sorted(stand, key=lambda entry: (entry.since, entry.outcome.outcome_id))
 
 

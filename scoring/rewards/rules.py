@@ -222,7 +222,7 @@ def _by_default(spec: OutcomeSpec) -> float | None:
 
 def _contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rules) -> float:
     spec = rules.outcomes[name]
-    amounts = [_credited(entry) for entry in entries]
+    amounts = [_credited(entry) for entry in sorted(entries, key=_observed)]
     amount = _AGGREGATE[spec.aggregation](_trimmed(amounts, spec.trim) if spec.trim else amounts)
     if not is_thresholded(turn, name, rules):
         return spec.worth(*amount)
@@ -231,6 +231,11 @@ def _contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rul
     if rules.roles[name] == "reject":
         return -threshold if amount[0] else 0.0  # not to be turned down is not yet to be taken
     return min(max(amount[0], 0.0), 1.0) - threshold
+
+
+def _observed(entry: Standing) -> tuple[datetime, datetime, OutcomeId]:
+    """Return the place of an outcome in time: a check that began earlier may be reported later."""
+    return entry.observed_at, entry.since, entry.outcome.outcome_id
 
 
 def _amount(value: bool | float | str | None) -> Amount:
@@ -263,7 +268,7 @@ def _mean(amounts: Sequence[Amount]) -> Amount:
     return true / len(amounts), false / len(amounts)
 
 
-# Amounts come in the order their outcomes were first heard of.
+# Amounts come in the order in which their outcomes were observed.
 _AGGREGATE: dict[Aggregation, Callable[[Sequence[Amount]], Amount]] = {
     "earliest": lambda amounts: amounts[0],
     "last": lambda amounts: amounts[-1],

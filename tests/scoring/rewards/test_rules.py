@@ -151,6 +151,29 @@ def test_aggregations(lab: ModuleType, aggregation: str, of_numbers: float, of_b
         assert lab.score(spec, log)[-1].value == expected
 
 
+@pytest.mark.parametrize(("aggregation", "value"), [("last", -0.5), ("earliest", 1.0)])
+def test_of_two_results_of_one_check_the_order_in_which_they_came_about_decides(
+    lab: ModuleType, aggregation: str, value: float
+) -> None:
+    """The slow run began first, and is reported last; where both were seen at once, the order of the log decides."""
+    spec = spec_of({"tests": {"type": "boolean", "weight": 1.0, "false_weight": -0.5, "aggregation": aggregation}})
+    for slow_s, fast_s in ((5, 8), (6, 6)):
+        events = lab.Events()
+        turn = events.turn("s", 0)
+        fast = events.outcome(turn, "tests", slow_s == fast_s, 10, observed_at=lab.at(fast_s))
+        slow = events.outcome(turn, "tests", slow_s != fast_s, 20, observed_at=lab.at(slow_s))
+        assert lab.score(spec, [turn, fast, slow])[-1].value == value
+
+
+def test_an_amendment_takes_the_place_of_what_it_corrects(lab: ModuleType) -> None:
+    events = lab.Events()
+    spec = spec_of({"tests": {"type": "boolean", "weight": 1.0, "false_weight": -0.5, "aggregation": "last"}})
+    turn = events.turn("s", 0)
+    first, second = events.outcome(turn, "tests", False, 1), events.outcome(turn, "tests", False, 2)
+    amended = events.outcome(turn, "tests", True, 3, supersedes=first.outcome_id)
+    assert lab.score(spec, [turn, first, second, amended])[-1].value == -0.5
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
