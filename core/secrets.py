@@ -1,7 +1,9 @@
 """Secrets that this process knows, kept out of what it says: log lines, errors, states, reports."""
 
+import string
 from collections.abc import Iterable
 from typing import Final
+from urllib.parse import quote, unquote
 
 import re2  # type: ignore[import-untyped]
 
@@ -28,6 +30,45 @@ def redacted(text: str) -> str:
 
 
 def password_of(url: str) -> str | None:
-    """Return the password as the URL spells it; None when it has none."""
-    found = re2.search(r"://[^\s/@:]*:([^\s/@]+)@", url)
-    return None if found is None else str(found[1])
+    """Return the password as the URL spells it; None when it has none.
+
+    A user's name and password end at the last `@` before any `?`: a password may contain `@`, `/` and `#`."""
+    parts = _parts_of(url)
+    return parts[1] or None if parts else None
+
+
+def with_quoted_password(url: str) -> str:
+    """Return the URL with its password as RFC 3986 has it.
+
+    Whatever would end it is percent-encoded, and a `%` that begins no escape; escapes that are there stay."""
+    parts = _parts_of(url)
+    if parts is None:
+        return url
+    before, password, after = parts
+    return before + "%".join(_pieces(password)) + after
+
+
+def decoded_password_of(url: str) -> str | None:
+    """Return the password that the URL means, as a server's error might spell it; None when it has none."""
+    password = password_of(with_quoted_password(url))
+    return None if password is None else unquote(password)
+
+
+def _parts_of(url: str) -> tuple[str, str, str] | None:
+    """Split into what is before the password, the password, and what is after it; None if there is no password."""
+    scheme, separator, rest = url.partition("://")
+    info, at, _host = rest.partition("?")[0].rpartition("@")
+    user, colon, password = info.partition(":")
+    if not (separator and at and colon) or "/" in user:
+        return None
+    before = scheme + separator + user + colon
+    return before, password, url[len(before) + len(password) :]
+
+
+def _pieces(password: str) -> list[str]:
+    first, *others = password.split("%")
+    quoted = [quote(first, safe="")]
+    for each in others:
+        is_escape = len(each) >= 2 and set(each[:2]) <= set(string.hexdigits)
+        quoted.append(each[:2] + quote(each[2:], safe="") if is_escape else "25" + quote(each, safe=""))
+    return quoted

@@ -1,6 +1,8 @@
 """The command line. Imports what a command needs when it runs, so that `--help` is instant."""
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from core.errors import ConfigError, OnwardError
+from core.network.addresses import reach_loopback_directly
 from core.secrets import redacted
 from onward.backups.commands import backup, restore
 from onward.commands.dead_letter_commands import dead_letters
@@ -30,6 +33,12 @@ from onward.commands.stage_commands import COMMANDS_OF_THEIR_OWN, stage_command
 from onward.directory.private import keep_private
 from onward.wiring.stages import STAGES
 
+# What a directory or file of the user's can be: then its name and the system's words say all, and a traceback nothing.
+_OF_FILES = {
+    *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ELOOP),
+}
+
 app = App(
     name="onward",
     help="Serve an open-weight model to a product and keep it learning from what users do.",
@@ -39,11 +48,17 @@ app = App(
 
 def main() -> None:
     keep_private()
+    reach_loopback_directly(os.environ)
     try:
         app()
     except OnwardError as error:
         print(redacted(f"onward: {error}"), file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except OSError as error:
+        if error.errno not in _OF_FILES or error.filename is None:
+            raise
+        print(redacted(f"onward: {error.filename}: {error.strerror}"), file=sys.stderr)
+        sys.exit(1)
 
 
 @app.command

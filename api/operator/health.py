@@ -6,6 +6,7 @@ operators choose; where several namespaces use the service, they take the scope 
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from starlette.responses import PlainTextResponse
 
 from api.access.context import Context
 from api.access.identity import KeyRing
@@ -36,7 +37,7 @@ def health_router(context: Context) -> APIRouter:
         found = readiness_of(context.services)
         return json_response(found, 503 if found["status"] == "not ready" else 200)
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """Return the metrics in Prometheus' text format.
 

@@ -32,6 +32,10 @@ _TURN_FIELDS = (
 )  # fmt: skip
 
 
+class _EventStream(StreamingResponse):
+    media_type = "text/event-stream"
+
+
 class RewardFeed:
     """A feed that wakes subscribers when their namespace has new rewards.
 
@@ -109,7 +113,7 @@ def rewards_router(context: Context) -> APIRouter:
         data = [described(sequence, reward) for sequence, reward in page]
         return json_response({"object": "list", "data": data, "next": page[-1][0] if page else after})
 
-    @router.get("/v1/rewards/stream")
+    @router.get("/v1/rewards/stream", response_class=_EventStream)
     async def stream_rewards(request: Request) -> Response:
         """Stream revisions as server-sent events, with `Last-Event-ID` (or `after`) from there on, else from now."""
         identity = identity_of(request)
@@ -118,7 +122,7 @@ def rewards_router(context: Context) -> APIRouter:
         if after is None:
             after = await read(services, lambda view: view.rewards.last_sequence(identity.namespace))
         events = _events(services, feed, identity.namespace, after)
-        return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        return _EventStream(events, headers={"cache-control": "no-cache"})
 
     @router.get("/v1/rewards/{inference_id}")
     async def explain_reward(request: Request, inference_id: str) -> Response:

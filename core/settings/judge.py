@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from core.section import Section
+from core.settings.services.address import Address
 from core.temperature import Temperature
 
 
@@ -50,7 +51,7 @@ class JudgedTurnSettings(Section):
 class JudgeSettings(Section):
     enabled: bool = False
     """Whether turns are judged."""
-    base_url: str | None = Field(default=None, pattern=r"^https?://[^\s/]+")
+    base_url: Address | None = Field(default=None, pattern=r"^https?://[^\s/]+")
     """The endpoint, as OpenAI's clients take it: `https://HOST/v1`."""
     model: str | None = Field(default=None, min_length=1)
     """The name of the judging model at the endpoint."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from core.secrets import password_of
+from core.secrets import decoded_password_of, password_of
 
 if TYPE_CHECKING:
     from core.settings import Settings
@@ -39,9 +39,8 @@ def secrets_of(settings: "Settings") -> Iterator[str]:
     default = type(settings)().api.user_hash_key
     for name in NAMES | URLS:
         for text in _texts(_value(settings, name)):
-            found = text if name in NAMES else password_of(text)
-            if found is not None and found != default:
-                yield found
+            found = (text,) if name in NAMES else (password_of(text), decoded_password_of(text))
+            yield from (each for each in dict.fromkeys(found) if each is not None and each != default)
 
 
 def is_secret(name: str, value: str) -> bool:

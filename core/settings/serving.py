@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from core.section import Section
+from core.settings.services.address import Address
 
 
 class LocalEngineSettings(Section):
@@ -39,7 +40,7 @@ class SglangSettings(Section):
     """Interpreter of the environment that SGLang is installed in; `make sglang-cpu` makes the one for CPUs."""
     replicas: int = Field(default=1, ge=0, le=64)
     """Servers that `onward run` starts, each beside its host; 0: hosts are started with `onward serve`."""
-    urls: tuple[str, ...] = ()
+    urls: tuple[Address, ...] = ()
     """Servers that run already: `onward run` starts a host beside each of these instead."""
     llguidance: str = ""
     """The version of llguidance beside servers that run already, which they do not tell; "": unknown."""

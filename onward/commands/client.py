@@ -1,6 +1,8 @@
 """The commands that talk to a running service, through its public API like everybody else."""
 
+import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -102,7 +104,11 @@ def give_order(directory: Path, kind: str, version: int, why: str, key: str | No
 def call(directory: Path, method: str, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
     """Return the answer's JSON. Raises OnwardError with the service's message."""
     with opened(directory, method, path, key, body) as response:
-        return json.load(response)
+        text = response.read()
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OnwardError(f"{find_urls(directory)[0]}{path} answers no JSON: is there a proxy between?") from error
 
 
 @contextmanager
@@ -128,9 +134,24 @@ def opened(
         },
     )
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=tls) as response:
+        with directly(tls).open(request, timeout=_TIMEOUT_S) as response:
             yield response
     except urllib.error.HTTPError as error:
-        raise OnwardError(json.load(error)["error"]["message"]) from error
+        raise OnwardError(_message_of(error)) from error
     except urllib.error.URLError as error:
         raise OnwardError(f"the service does not answer: {error.reason}") from error
+    except (ConnectionError, TimeoutError, http.client.HTTPException) as error:
+        raise OnwardError(f"the service broke off its answer: {error or type(error).__name__}") from error
+
+
+def directly(tls: ssl.SSLContext | None = None) -> urllib.request.OpenerDirector:
+    """Return what opens URLs of this machine, before which no proxy stands: urllib knows no `no_proxy` for IPv6."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
+
+
+def _message_of(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["error"]["message"])
+    except (ValueError, KeyError, TypeError):  # not what this service says: a proxy's page, perhaps
+        kind = error.headers.get("content-type", "no type")
+        return f"{error.url} answers {error.code} with {kind} that is not this service's: is there a proxy between?"

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Literal
 
 from core.errors import ConfigError, OnwardError
 from core.settings import PREFIX
+from onward.commands.client import directly
 from onward.directory.layout import PRETRAINED_MODEL, SHIPPED_REWARDS, Layout
 
 _SECONDS = 150.0
@@ -168,7 +168,7 @@ def _wait_until_ready(process: "subprocess.Popen[bytes]", layout: Layout, log: P
 
 def _ready(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url + "/readyz", timeout=2) as response:
+        with directly().open(url + "/readyz", timeout=2) as response:
             return bool(response.status == 200)
     except (urllib.error.URLError, TimeoutError):
         return False

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import ConfigError
+from core.network.addresses import family_of
 from onward.directory.layout import Layout
 
 
@@ -93,5 +94,5 @@ def _is_alive(pid: int) -> bool:
 
 def free_port(host: str) -> int:
     """Nobody listens there now."""
-    with socket.create_server((host, 0)) as server:
+    with socket.create_server((host, 0), family=family_of(host)) as server:
         return int(server.getsockname()[1])

@@ -4,9 +4,10 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 from core.errors import ConfigError
+from core.network.threading_server import ThreadingServer
 from core.settings import ApiSettings, MetricsSettings
 from core.telemetry import CONTENT_TYPE, exposition
 from onward.http.tls import server_context
@@ -36,15 +37,15 @@ def waiting_server(settings: ApiSettings, name: str, state: Callable[[], str]) -
         yield
 
 
-def _bind(setting: str, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+def _bind(setting: str, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingServer:
     try:
-        return ThreadingHTTPServer((host, port), handler)
+        return ThreadingServer(host, port, handler)
     except OSError as error:
         raise ConfigError(f"{setting}: {host}:{port}: {error.strerror}") from error
 
 
 @contextmanager
-def _serving(server: ThreadingHTTPServer) -> Iterator[None]:
+def _serving(server: ThreadingServer) -> Iterator[None]:
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(_LOOK_S,), name="metrics", daemon=True)
     thread.start()

@@ -14,6 +14,7 @@ import uvicorn
 import uvloop
 
 from api.http.connections import bounded_protocol
+from core.network.addresses import family_of, in_url
 from core.settings import ApiSettings, ConnectionSettings
 from onward.http.tls import server_context
 
@@ -32,7 +33,7 @@ class HttpServer:
         tls = server_context(settings.tls)
         self._settings = settings.model_copy(update={"connections": _within_files(settings.connections)})
         self._listener = _listen(settings)
-        self.url = f"{'https' if tls else 'http'}://{settings.host}:{self._listener.getsockname()[1]}"
+        self.url = f"{'https' if tls else 'http'}://{in_url(settings.host)}:{self._listener.getsockname()[1]}"
         config = uvicorn.Config(
             app,  # type: ignore[arg-type]  # uvicorn's ASGI type is narrower than FastAPI's
             http=bounded_protocol(self._settings.connections),
@@ -99,8 +100,8 @@ class _Server(uvicorn.Server):
 
 
 def _listen(settings: ApiSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+    address = settings.host, settings.port
+    listener = socket.create_server(address, family=family_of(settings.host), backlog=_BACKLOG)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves sockets it is handed without it
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # what lies in the system's buffers is not ours to see
         unread_ms = int(settings.connections.write_s * 1000)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from core.errors import ConfigError
+from core.network.addresses import in_url
 from core.ports import Weights
 from onward.wiring.foundation import Foundation
 from serving.engines.other_hosts import OtherHosts
@@ -33,4 +34,4 @@ def shared_weights(foundation: Foundation, name: str) -> Iterator[tuple[Weights,
     peers = Peers(name, kept, OtherHosts(name, foundation.store, serving.cluster, foundation.clock, timeout_s))
     weights = BlobWeights(foundation.blobs, cache / "weights", versions.anchor_every, versions.cached, peers)
     with closing(server):
-        yield weights, f"http://{sharing.name or socket.gethostname()}:{server.port}"
+        yield weights, f"http://{in_url(sharing.name or socket.gethostname())}:{server.port}"

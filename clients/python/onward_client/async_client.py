@@ -41,7 +41,10 @@ class AsyncOnward:
         self._on_refused = on_refused
         self._queue = Queue(settings.queue_file(queue), queue_entries)
         self._http = httpx.AsyncClient(
-            base_url=self._connection.url, headers=self._connection.headers, timeout=timeout_s
+            base_url=self._connection.url,
+            headers=self._connection.headers,
+            timeout=timeout_s,
+            mounts=settings.DIRECT,
         )
         self._sender: AsyncSender | None = None
 

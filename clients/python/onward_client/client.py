@@ -43,7 +43,12 @@ class Onward:
         self._harness = harness
         self._close_timeout_s = close_timeout_s
         self._queue = Queue(settings.queue_file(queue), queue_entries)
-        self._http = httpx.Client(base_url=self._connection.url, headers=self._connection.headers, timeout=timeout_s)
+        self._http = httpx.Client(
+            base_url=self._connection.url,
+            headers=self._connection.headers,
+            timeout=timeout_s,
+            mounts=settings.DIRECT,
+        )
         self._sender = Sender(self._http, self._queue, on_refused)
         self._is_closed = False
         atexit.register(self.close)

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from onward_client.delivery import Acknowledged, Later, Rejected, verdict_on
 from onward_client.errors import RequestRefused, Unreachable
+
+DIRECT: Final[Mapping[str, None]] = {"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None}
+"""httpx's `mounts`: no proxy that the environment names stands before this machine itself."""
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from pydantic import Field
 
 from core.section import Section
+from core.settings.services.address import Address
 
 
 class PostgresSettings(Section):
-    url: str = Field(default="postgresql://onward@127.0.0.1:5432/onward", repr=False)
-    """The database, as libpq takes it; the password is better in the environment than in the file."""
+    url: Address = Field(default="postgresql://onward@127.0.0.1:5432/onward", repr=False)
+    """The database, as libpq takes it; its password may be spelled as it is, and is better in the environment than
+    in the file."""
     pool_size: int = Field(default=8, ge=1)
     """Connections that a process keeps open, at most."""
     connect_timeout_s: float = Field(default=5.0, gt=0)

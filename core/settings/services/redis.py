@@ -3,10 +3,11 @@
 from pydantic import Field
 
 from core.section import Section
+from core.settings.services.address import Address
 
 
 class RedisSettings(Section):
-    url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+    url: Address = Field(default="redis://127.0.0.1:6379/0", repr=False)
     """The server: `redis://`, `rediss://` (TLS) or `unix://`."""
     prefix: str = Field(default="onward:", pattern=r"^[a-zA-Z0-9:._-]*$")
     """Put before all keys: several installations share one server."""

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import URL, Connection, create_engine, event
 
 from core.store.database import schema, tables
 from core.store.database.connections import SqlStore
@@ -18,7 +18,8 @@ def open_sqlite(path: Path) -> SqlStore:
     """Open the file, create it, or upgrade it to this build's schema.
 
     Raises ConfigError for a file of a newer build, StoreUnavailable for one that is no database."""
-    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False})
+    url = URL.create("sqlite", database=str(path))  # not as text: a directory may be called anything
+    engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False})
     event.listen(engine, "connect", _configure)
     event.listen(engine, "begin", _begin)
     store = SqlStore(engine, str(path), for_reads={"onward_read": True})

@@ -7,9 +7,10 @@ import os
 import shutil
 import threading
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+from core.network.threading_server import ThreadingServer
 from serving.weights.sharing.kept_files import KeptFiles
 
 FETCHER = "x-onward-fetcher"
@@ -34,7 +35,7 @@ class WeightsServer:
 
     def __init__(self, kept: KeptFiles, host: str, port: int) -> None:
         """Begin. Raises OSError where the port is taken."""
-        self._server = ThreadingHTTPServer((host, port), _handler(kept))
+        self._server = ThreadingServer(host, port, _handler(kept))
         self._server.daemon_threads = True
         self.port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, args=(_LOOK_S,), name="weights", daemon=True).start()

@@ -115,7 +115,7 @@ def test_keyless_requests_are_limited_by_their_namespace(make_service: MakeServi
 
 def test_each_namespace_sees_its_own_minute(service: Service) -> None:
     service.chat("hi", headers=EVE)
-    service.chat("hi", headers=EVE, colour="red")
+    service.chat("hi", headers=EVE, functions=[{}])
     service.policy.scripts.clear()
     for _ in range(3):
         service.chat("hi", headers=ADA)

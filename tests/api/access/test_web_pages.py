@@ -129,7 +129,7 @@ def test_a_page_that_may_is_told_so_and_reads_the_answer(service: Service) -> No
     answers = [
         service.chat("hi", headers={"origin": FRIEND}),
         service.chat("hi", headers={"origin": FRIEND}, stream=True),
-        service.chat("hi", headers={"origin": FRIEND}, colour="red"),  # what is wrong may be read, too
+        service.chat("hi", headers={"origin": FRIEND}, functions=[{}]),  # what is wrong may be read, too
         service.get("/v1/models", origin=FRIEND),
         service.get("/v1/nothing", origin=FRIEND),
     ]

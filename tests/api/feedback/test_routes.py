@@ -266,6 +266,11 @@ def test_the_document_describes_it_all(service: Service) -> None:
     assert set(service.chat("hi").headers) - {"date", "server", "content-length", "content-type"} <= set(
         answer["headers"]
     )
+    kinds = {
+        path: set(document["paths"][path]["get"]["responses"]["200"]["content"])
+        for path in ("/metrics", "/v1/rewards/stream")
+    }
+    assert kinds == {"/metrics": {"text/plain"}, "/v1/rewards/stream": {"text/event-stream"}}
     references = set(_references(document))
     assert references
     assert {name.removeprefix("#/components/schemas/") for name in references} <= set(document["components"]["schemas"])

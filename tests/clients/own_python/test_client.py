@@ -28,6 +28,22 @@ def test_an_answer_and_feedback_on_it(service: Service, tmp_path: Path) -> None:
     assert (outcome.value, outcome.tags) == (True, {"view": "diff"})
 
 
+def test_no_proxy_stands_before_this_machine(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = service.client().chat.completions.create(model=MODEL, messages=HI)  # type: ignore[call-overload]
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+
+    async def work() -> int:
+        async with AsyncOnward(service.url) as onward:
+            await onward.feedback(answer, "accepted", True)
+            return await onward.flush(WAIT_S)
+
+    assert asyncio.run(work()) == 0
+    with Onward(service.url) as onward:
+        onward.feedback(answer, "accepted", True)
+        assert onward.flush(WAIT_S) == 0
+
+
 def test_a_client_that_is_wrapped_keeps_its_own_options(service: Service) -> None:
     own = service.client(default_headers={"x-onward-workload": "mine"}, max_retries=0)
     with Onward(service.url) as onward:

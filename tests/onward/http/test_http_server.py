@@ -9,12 +9,14 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from core.errors import ConfigError
+from core.errors import ConfigError, OnwardError
+from core.network.threading_server import ThreadingServer
 from core.settings import ApiSettings, TlsSettings, load_settings
 from onward.commands.client import call
 from onward.directory.addresses import free_port, write_address
@@ -89,6 +91,37 @@ def test_the_api_runs_on_uvloop() -> None:
         said = json.load(response)
     assert any(module.startswith("uvloop") for module in said["loops"])
     assert said["scheme"] == "http"
+
+
+def test_commands_reach_a_server_on_ipv6_past_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with serving(host="::1") as url:
+        assert url.startswith("http://[::1]:")
+        write_address(Layout(tmp_path).address, url)
+        assert call(tmp_path, "GET", "/", None)["scheme"] == "http"
+    with waiting_server(ApiSettings(host="::1", port=free_port("::1")), "api", lambda: "waits"):
+        pass
+
+
+@pytest.mark.parametrize("status", [200, 502])
+def test_what_is_no_answer_of_ours_is_told_in_a_line(tmp_path: Path, status: int) -> None:
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"<html>Bad Gateway</html>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingServer("127.0.0.1", 0, Proxy) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        write_address(Layout(tmp_path).address, f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(OnwardError, match="is there a proxy between"):
+            call(tmp_path, "GET", "/v1/status", None)
+        thread.join()
 
 
 def test_tls_and_who_never_shakes_hands(pair: dict[str, str], tmp_path: Path) -> None:
