@@ -68,7 +68,8 @@ class Versions:
     def directories(self, target: Path) -> dict[PolicyRef, Path]:
         """Return the versions' directories, verified and laid out for SGLang as a host does it."""
         foundation = self._foundation
-        shelf = VerifiedVersions(target, foundation.model, foundation.settings.serving.sglang.dtype)
+        sglang = foundation.settings.serving.sglang
+        shelf = VerifiedVersions(target, foundation.model, sglang.dtype, sglang.device)
         return {version: shelf.put(ref, foundation.weights.open(ref)).directory for version, ref in self._refs.items()}
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ _FLUSH_WAIT_S = 0.02
 class EngineInfo(msgspec.Struct, frozen=True):
     sglang: str
     dtype: str
+    device: str
     context_length: int
     grammars: str  # the library that makes its masks
 
@@ -46,7 +47,11 @@ class Admin:
                 "(`pip install sglang==VERSION`, or `make sglang-cpu`)"
             )
         return EngineInfo(
-            version, str(found["dtype"]), int(found["max_req_input_len"]), str(found.get("grammar_backend"))
+            sglang=version,
+            dtype=str(found["dtype"]),
+            device=str(found["device"]),
+            context_length=int(found["max_req_input_len"]),
+            grammars=str(found.get("grammar_backend")),
         )
 
     def answers(self) -> bool:

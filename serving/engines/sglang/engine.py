@@ -54,7 +54,7 @@ class SglangEngine:
             url = self._process.url
         self._url = url
         self._admin = Admin(self._url, settings.admin_key, settings.timeouts.admin_s)
-        self._shelf = VerifiedVersions(directory / "versions", model, settings.dtype)
+        self._shelf = VerifiedVersions(directory / "versions", model, settings.dtype, settings.device)
         self._swap = Swap(self._admin, self._what_is_wrong, observe)
         self._confirmed: PolicyRef | None = None  # and seen to serve
         self._good: PolicyRef | None = None  # the last that was confirmed, though the engine may have gone since
@@ -193,6 +193,10 @@ class SglangEngine:
         if info.dtype not in ("auto", self._settings.dtype):
             raise ConfigError(
                 f"serving.sglang.dtype is {self._settings.dtype}, and the server at {self._url} has {info.dtype}"
+            )
+        if (info.device == "cuda") != (self._settings.device == "cuda"):  # which give other checksums of weights
+            raise ConfigError(
+                f"serving.sglang.device is {self._settings.device}, and the server at {self._url} has {info.device}"
             )
         if info.grammars != LIBRARY:
             logger.warning(

@@ -38,10 +38,11 @@ class VerifiedVersion:
 class VerifiedVersions:
     """One thread puts, any thread reads."""
 
-    def __init__(self, directory: Path, model: Path, served_dtype: str) -> None:
+    def __init__(self, directory: Path, model: Path, served_dtype: str, device: str) -> None:
         check_model_files(model)
         directory.mkdir(parents=True, exist_ok=True)
-        self._directory, self._model, self._served_dtype = directory, model, served_dtype
+        self._directory, self._model = directory, model
+        self._served_dtype, self._device = served_dtype, device
         self._layout = {name: tensor.shape for name, tensor in tensors_of(_shards(model)).items()}
         self._held: dict[PolicyRef, VerifiedVersion] = {}
 
@@ -73,7 +74,7 @@ class VerifiedVersions:
         else:
             check_finite(opened.shards)
             write_merged(self._base, opened, target, self._served_dtype)
-        held = VerifiedVersion(ref, target, expected(_shards(target), self._served_dtype))
+        held = VerifiedVersion(ref, target, expected(_shards(target), self._served_dtype, self._device))
         self._held[ref.version] = held
         return held
 
