@@ -146,6 +146,11 @@ class World:
                     return None
             raise
 
+    def releases(self, state: str | None = None) -> list[dict[str, Any]]:
+        """Return the chain of releases, the oldest first; only those of one state if it is given."""
+        found: list[dict[str, Any]] = self.get("/v1/releases?limit=1000")["data"]
+        return [each for each in found if state in (None, each["state"])]
+
     def answered(self) -> int:
         """Return the number of turns answered since the service started."""
         return int(self.get("/v1/status")["turns"]["answered"])

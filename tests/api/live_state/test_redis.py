@@ -267,7 +267,7 @@ def test_replicas_share_a_limit_and_limit_alone_without_redis(server: OwnRedis, 
 
 def test_the_last_minute_is_that_of_all_replicas(replicas: list[Service]) -> None:
     assert replicas[0].chat("hi").status_code == replicas[1].chat("hi").status_code == 200
-    assert replicas[1].chat("hi", colour="red").status_code == 400
+    assert replicas[1].chat("hi", functions=[{}]).status_code == 400
     expected = {"requests": 3, "turns": 2, "errors": 1, "complete": True}
     for service in replicas:
         wait_for(lambda s=service: s.get("/v1/status").json()["last_minute"] == expected, "the sum")

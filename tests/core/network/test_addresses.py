@@ -39,6 +39,7 @@ def test_what_cannot_be_read_is_refused_and_no_piece_is_shown(name: str) -> None
     with pytest.raises(ConfigError, match="host or port cannot be read") as refused:
         load_settings(None, {name: f'["{url}"]' if name.endswith("URLS") else url})
     assert "hush" not in str(refused.value)
+    assert name.removeprefix("ONWARD_").replace("__", ".").lower() in str(refused.value).lower().replace("__", ".")
 
 
 def test_no_proxy_stands_before_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
