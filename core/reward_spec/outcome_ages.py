@@ -19,13 +19,13 @@ def with_ages(settings: LearnerSettings, spec: RewardSpec) -> LearnerSettings:
     admission = settings.admission
     ages_s = dict(admission.max_outcome_age_s)
     for name, outcome in _moving(spec):
-        needed_s = _ROOM * max(_soonest_s(name, outcome), outcome.wait_s)
+        needed_s = _ROOM * max(soonest_s(name, outcome), outcome.wait_s)
         if name not in admission.max_outcome_age_s and admission.default_max_age_s is None:
             ages_s[name] = max(ages_s.get(name, admission.usual_max_age_s), needed_s)
     chosen = admission.model_copy(update={"max_outcome_age_s": ages_s})
     if settings.enabled:
         for name, outcome in _moving(spec):
-            _require_that_it_trains(name, _soonest_s(name, outcome), chosen)
+            _require_that_it_trains(name, soonest_s(name, outcome), chosen)
     return settings.model_copy(update={"admission": chosen})
 
 
@@ -34,7 +34,8 @@ def _moving(spec: RewardSpec) -> list[tuple[str, OutcomeSpec]]:
     return [(name, found) for rules in spec.variants() for name, found in rules.outcomes.items() if found.moves]
 
 
-def _soonest_s(name: str, outcome: OutcomeSpec) -> float:
+def soonest_s(name: str, outcome: OutcomeSpec) -> float:
+    """Return the age of a turn at which the outcome comes at the soonest."""
     return _SOONEST_S.get(name, 0.0) if outcome.after_s is None else outcome.after_s
 
 

@@ -31,6 +31,9 @@ class OutcomeSpec(Part):
     or the `distance`, or the share of lines that `survived`."""
     weight: Number = 0.0
     """Added to the reward, times the value (a boolean true is 1, false is 0)."""
+    neutral: Number = 0.0
+    """The value of a number that adds nothing: `weight` is times what the value is above it, or below. What is to lower
+    a reward by its absence (the share that survived) has it at the best value."""
     false_weight: Number = 0.0
     """Added when a boolean is false."""
     wait_s: Seconds = 0.0
@@ -65,8 +68,12 @@ class OutcomeSpec(Part):
         bounds = [bound for bound in (self.minimum, self.default, self.maximum) if bound is not None]
         if self.type == "number" and bounds != sorted(bounds):
             raise ValueError("minimum, default and maximum of a number outcome do not ascend")
+        if self.neutral and not self._bounds[0] <= self.neutral <= self._bounds[1]:
+            raise ValueError("neutral lies outside minimum and maximum")
         if self.type != "number" and (self.minimum is not None or self.maximum is not None):
             raise ValueError("minimum and maximum belong to number outcomes")
+        if self.type != "number" and self.neutral:
+            raise ValueError("neutral belongs to number outcomes")
         self._other_entries_fit()
         self._role_fits()
         return self
@@ -127,7 +134,7 @@ class OutcomeSpec(Part):
         )
 
     def worth(self, true: float, false: float) -> float:
-        """Return the reward for so many true values, or for that number, and so many false values."""
+        """Return the reward for so many true values, or for a number so far above `neutral`, and so many false values."""
         worth = self.weight * true + self.false_weight * false
         return -worth if self.optimize == "min" else worth
 
@@ -138,7 +145,7 @@ class OutcomeSpec(Part):
         if self.type == "boolean":
             added += [self.worth(1, 0), self.worth(0, 1)]
         elif self.weight:
-            added += [self.worth(bound, 0) for bound in self._bounds]
+            added += [self.worth(bound - self.neutral, 0) for bound in self._bounds]
         return min(added), max(added)
 
     @property

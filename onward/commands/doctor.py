@@ -15,6 +15,7 @@ from core.blobs import FsspecBlobs
 from core.errors import ConfigError, OnwardError
 from core.profile import Expectation
 from core.reward_spec import load_reward_spec
+from core.reward_spec.late_outcomes import require_that_they_correct
 from core.reward_spec.outcome_ages import with_ages
 from core.secrets import redacted
 from core.settings import Settings
@@ -167,6 +168,7 @@ def _rewards(layout: Layout, settings: Settings) -> str:
     path = spec_path(layout, settings)
     spec = load_reward_spec(path)
     with_ages(settings.learner, spec)
+    require_that_they_correct(spec)
     return f"{path}: {', '.join(spec.outcomes)}"
 
 

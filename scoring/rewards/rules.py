@@ -217,14 +217,16 @@ def _defaults(turn: Turn, heard: Mapping[str, object], spec: Rules, seen_at: dat
 
 
 def _by_default(spec: OutcomeSpec) -> float | None:
-    return spec.default_reward if spec.default is None else spec.worth(*_amount(spec.default))
+    return spec.default_reward if spec.default is None else spec.worth(*_amount(spec.default, spec.neutral))
 
 
 def _contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rules) -> float:
     spec = rules.outcomes[name]
-    amounts = [_credited(entry) for entry in sorted(entries, key=_observed)]
+    thresholded = is_thresholded(turn, name, rules)
+    neutral = 0.0 if thresholded else spec.neutral
+    amounts = [_credited(entry, neutral) for entry in sorted(entries, key=_observed)]
     amount = _AGGREGATE[spec.aggregation](_trimmed(amounts, spec.trim) if spec.trim else amounts)
-    if not is_thresholded(turn, name, rules):
+    if not thresholded:
         return spec.worth(*amount)
     threshold = rules.suggestion.show_threshold
     assert threshold is not None
@@ -238,13 +240,13 @@ def _observed(entry: Standing) -> tuple[datetime, datetime, OutcomeId]:
     return entry.observed_at, entry.since, entry.outcome.outcome_id
 
 
-def _amount(value: bool | float | str | None) -> Amount:
+def _amount(value: bool | float | str | None, neutral: float) -> Amount:
     assert isinstance(value, bool | int | float)
-    return (0.0, 1.0) if value is False else (float(value), 0.0)
+    return (0.0, 1.0) if value is False else (value - neutral, 0.0)
 
 
-def _credited(entry: Standing) -> Amount:
-    true, false = _amount(entry.outcome.value)
+def _credited(entry: Standing, neutral: float) -> Amount:
+    true, false = _amount(entry.outcome.value, neutral)
     return entry.share * true, entry.share * false
 
 

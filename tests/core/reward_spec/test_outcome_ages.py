@@ -1,4 +1,5 @@
-"""The allowed age of an outcome follows from the spec, and a spec that could never train is refused."""
+"""The allowed age of an outcome follows from the spec; one that could never train is refused, and one that could
+never correct anything is found."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from changed_settings import changed
 
 from core.errors import ConfigError
 from core.reward_spec import RewardSpec, load_reward_spec
+from core.reward_spec.late_outcomes import require_that_they_correct
 from core.reward_spec.outcome_ages import with_ages
 from core.settings import AdmissionSettings, LearnerSettings
 
@@ -95,3 +97,26 @@ def test_the_shipped_survivals_are_refused_with_an_age_of_a_day() -> None:
 
 def test_what_comes_late_trains_by_kto_where_that_is_chosen() -> None:
     with_ages(LearnerSettings(admission=AdmissionSettings(default_max_age_s=DAY_S, late="kto")), SHIPPED)
+
+
+@pytest.mark.parametrize(
+    ("entries", "scopes", "is_mute"),
+    [
+        ({"after_s": DAY_S}, (), True),
+        ({"after_s": DAY_S, "false_weight": -0.1}, (), False),
+        ({"after_s": DAY_S, "type": "number", "minimum": 0, "maximum": 1}, (), True),
+        ({"after_s": DAY_S, "type": "number", "minimum": 0, "maximum": 1, "neutral": 1}, (), False),
+        ({"after_s": DAY_S}, ({"workload": "fix", "outcomes": {"accepted": {"weight": 0.5}}},), True),
+        ({"after_s": DAY_S, "weight": 0.0}, (), False),
+        ({}, (), False),
+    ],
+)
+def test_an_outcome_that_comes_when_nothing_can_be_added_is_found(
+    entries: dict[str, Any], scopes: tuple[dict[str, Any], ...], is_mute: bool
+) -> None:
+    made = spec(scopes, **entries)
+    if not is_mute:
+        require_that_they_correct(made)
+        return
+    with pytest.raises(ConfigError, match=r"outcomes: late:.*neutral"):
+        require_that_they_correct(made)

@@ -14,7 +14,7 @@ from core.ids import BASE, PolicyRef
 from core.ports import AdapterConfig
 from onward.commands.doctor import examine, samples
 from onward.commands.options import overrides_of
-from onward.directory.layout import Layout
+from onward.directory.layout import SHIPPED_REWARDS, Layout
 from serving.weights.deltas.manifest import WeightsManifest, manifest_path
 
 Doctor = Callable[..., tuple[int, str]]
@@ -71,6 +71,14 @@ def test_what_is_wrong_is_named(doctor: Doctor, tmp_path: Path, setting: str, wh
     (line,) = [line for line in told.splitlines() if "wrong " in line]
     assert what in line
     assert why in line
+
+
+def test_a_spec_whose_late_outcomes_correct_nothing_is_named(doctor: Doctor, tmp_path: Path) -> None:
+    spec = tmp_path / "old.toml"
+    spec.write_text(SHIPPED_REWARDS.read_text().replace("\nneutral = 1", "\nneutral = 0"))
+    code, told = doctor(tmp_path / "service", f"scoring.spec={spec}")
+    assert code == 1, told
+    assert "outcomes: survived_1d, survived_1h, survived_1w, survived_30s, survived_5m: what they add" in told
 
 
 def test_a_judge_that_is_away_is_named(doctor: Doctor, tmp_path: Path) -> None:

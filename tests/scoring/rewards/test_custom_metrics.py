@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from core.errors import ConfigError
 from core.ids import UserHash
 from core.reward_spec import DefenceSpec, RewardSpec, load_reward_spec
+from core.reward_spec.late_outcomes import require_that_they_correct
 from onward.directory.layout import SHIPPED_REWARDS
 
 
@@ -69,6 +70,29 @@ def test_a_share_that_was_taken_says_more_than_that_it_was(lab: ModuleType) -> N
     assert value_of(lab, spec, [("accepted", True), ("partially_accepted", 0.25)]) == 0.25
 
 
+@pytest.mark.parametrize("age", ["30s", "5m", "1h", "1d", "1w"])
+@pytest.mark.parametrize("first", [("accepted", True), ("partially_accepted", 0.5), ("edited", 0.8)])
+def test_what_is_gone_later_is_worth_less_than_what_was_kept(
+    lab: ModuleType, first: tuple[str, bool | float], age: str
+) -> None:
+    spec = load_reward_spec(SHIPPED_REWARDS)
+    gone, half, kept = (value_of(lab, spec, [first, (f"survived_{age}", share)]) for share in (0.0, 0.5, 1.0))
+    assert gone < half < kept == value_of(lab, spec, [first])
+    require_that_they_correct(spec)
+
+
+def test_a_neutral_value_adds_nothing_wherever_it_comes_from(lab: ModuleType) -> None:
+    spec = spec_of({"kept": {"type": "float", "weight": 0.5, "neutral": 1, "default": 0, "wait_s": 10}})
+    assert value_of(lab, spec, []) == -0.5
+    assert value_of(lab, spec, [("kept", 1.0)]) == 0.0
+    discounted = spec_of(
+        {"kept": {"type": "float", "weight": 0.5, "neutral": 1}}, session={"credit": "discounted", "discount": 0.5}
+    )
+    events = lab.Events()
+    log = [events.turn("s", 0), events.turn("s", 1), events.outcome("s", "kept", 0.0, 2)]
+    assert sorted(reward.value for reward in lab.score(discounted, log)) == [-0.5, -0.25]
+
+
 def test_the_shipped_spec_has_every_kind_of_outcome(lab: ModuleType) -> None:
     spec = load_reward_spec(SHIPPED_REWARDS)
     kinds = "accepted rejected partially_accepted edited survived_30s survived_5m survived_1h survived_1d survived_1w "
@@ -89,6 +113,7 @@ def test_the_shipped_spec_has_every_kind_of_outcome(lab: ModuleType) -> None:
         ("weight = 1\ntrim = 0.5\naggregation = 'mean'", "less than 0.5"),
         ("weight = 1\nlevel = 'episode'", "level"),
         ("weight = 1\nmeasure = 'guess'", "measure"),
+        ("weight = 1\nneutral = 2\nmaximum = 1", "neutral"),
     ],
 )
 def test_entries_that_make_no_sense_are_refused_with_the_line(tmp_path: Any, entries: str, why: str) -> None:
