@@ -134,9 +134,13 @@ class OutcomeSpec(Part):
         )
 
     def worth(self, true: float, false: float) -> float:
-        """Return the reward for so many true values, or for a number so far above `neutral`, and so many false values."""
+        """Return the reward for so many true values, or a number so far above `neutral`, and so many false values."""
         worth = self.weight * true + self.false_weight * false
         return -worth if self.optimize == "min" else worth
+
+    def amounts(self, value: bool | float) -> tuple[float, float]:
+        """Return what `weight` and what `false_weight` are multiplied by for one value."""
+        return (0.0, 1.0) if value is False else (value - self.neutral, 0.0)
 
     @property
     def reach(self) -> tuple[float, float]:

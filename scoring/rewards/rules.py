@@ -16,7 +16,7 @@ from core.operations.ledger import Heard, Turn
 from core.reward_spec import Aggregation, OutcomeSpec, RewardSpec, Rules
 from scoring.rewards.amendments import Standing
 from scoring.rewards.conduct import effort_of, penalties_of
-from scoring.rewards.contradictions import contradicting
+from scoring.rewards.contradictions import contradicting, outweighed
 from scoring.rewards.defence import is_on, left_out, standing_of
 from scoring.rewards.state import Session
 from scoring.rewards.usable import fault_of
@@ -48,7 +48,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: RewardSpec, now: datetime) -> Decision:
     """Decide what a turn is worth now. `about`: the standing outcomes on this turn (`outcomes_about`)."""
     rules = spec.rules(turn.workload, turn.namespace)
-    heard = _by_name(turn, about, rules)
+    less = outweighed(about, rules.roles)
+    heard = _by_name(turn, [entry for entry in about if entry.outcome.outcome_id not in less], rules)
     components = {name: _contribution(turn, name, entries, rules) for name, entries in heard.items()}
     cut_short = turn.silent or any(rules.outcomes[name].decides for name in heard)
     seen_at = seen_at_of(turn, about, rules)
@@ -71,7 +72,7 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
         outcome_ids=tuple(entry.outcome.outcome_id for entries in heard.values() for entry in entries),
         contradicting=contrary,
         why=_why(components, defaults, value if value != sum_of_all else None, contrary)
-        + _left_out(turn, session, heard, rules),
+        + _left_out(turn, session, heard, rules, len(less)),
     )
 
 
@@ -217,14 +218,13 @@ def _defaults(turn: Turn, heard: Mapping[str, object], spec: Rules, seen_at: dat
 
 
 def _by_default(spec: OutcomeSpec) -> float | None:
-    return spec.default_reward if spec.default is None else spec.worth(*_amount(spec.default, spec.neutral))
+    return spec.default_reward if spec.default is None else spec.worth(*spec.amounts(spec.default))
 
 
 def _contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rules) -> float:
     spec = rules.outcomes[name]
     thresholded = is_thresholded(turn, name, rules)
-    neutral = 0.0 if thresholded else spec.neutral
-    amounts = [_credited(entry, neutral) for entry in sorted(entries, key=_observed)]
+    amounts = [_credited(entry, spec, thresholded) for entry in sorted(entries, key=_observed)]
     amount = _AGGREGATE[spec.aggregation](_trimmed(amounts, spec.trim) if spec.trim else amounts)
     if not thresholded:
         return spec.worth(*amount)
@@ -240,13 +240,10 @@ def _observed(entry: Standing) -> tuple[datetime, datetime, OutcomeId]:
     return entry.observed_at, entry.since, entry.outcome.outcome_id
 
 
-def _amount(value: bool | float | str | None, neutral: float) -> Amount:
+def _credited(entry: Standing, spec: OutcomeSpec, thresholded: bool) -> Amount:
+    value = entry.outcome.value
     assert isinstance(value, bool | int | float)
-    return (0.0, 1.0) if value is False else (value - neutral, 0.0)
-
-
-def _credited(entry: Standing, neutral: float) -> Amount:
-    true, false = _amount(entry.outcome.value, neutral)
+    true, false = (float(value), 0.0) if thresholded else spec.amounts(value)
     return entry.share * true, entry.share * false
 
 
@@ -291,9 +288,11 @@ def _why(
     return (", ".join(parts) or "nothing stands") + clipped + contradiction
 
 
-def _left_out(turn: Turn, session: Session, heard: Mapping[str, Sequence[object]], rules: Rules) -> str:
+def _left_out(
+    turn: Turn, session: Session, heard: Mapping[str, Sequence[object]], rules: Rules, outweighed: int
+) -> str:
     """Say which outcomes of the turn, or of its session, do not count."""
-    parts: list[str] = []
+    parts = [f"{outweighed} against what was said of the answer itself"] if outweighed else []
     if is_on(rules.defence):
         out = left_out(session, rules.defence)
         counts = Counter(reason for subject in (turn.inference_id, None) for reason in out.of(subject).values())

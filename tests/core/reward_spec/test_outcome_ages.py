@@ -1,5 +1,6 @@
-"""The allowed age of an outcome follows from the spec; one that could never train is refused, and one that could
-never correct anything is found."""
+"""The allowed age of an outcome follows from the spec.
+
+A spec with one that could never train is refused, and one that could never correct anything is found."""
 
 from pathlib import Path
 from typing import Any
