@@ -42,7 +42,7 @@ class ChildProcess:
 
         `serves_users`: whether users cannot be served before."""
         self.name = name
-        self._starting = "starting" if serves_users else "degraded: starting"
+        self._serves_users = serves_users
         self._ready = ready
         self._command = [sys.executable, "-m", "onward", *arguments]
         self._environment = {**_OF_CHILDREN, **os.environ, **environment}
@@ -108,11 +108,11 @@ class ChildProcess:
 
     @property
     def state(self) -> str:
-        """`ok` once it does its work. One that starts for the first time is missed only where users wait for it."""
+        """`ok` once it does its work. Until then, at each start, it is missed only where users wait for it."""
         if self._is_ready():
             return OK
-        ended = self._ended
-        return self._starting if ended is None else f"down: {ended}"
+        lacking = "starting" if self._ended is None else f"down: {self._ended}"
+        return lacking if self._serves_users else f"degraded: {lacking}"
 
     def _is_ready(self) -> bool:
         process = self._process

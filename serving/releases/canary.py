@@ -45,7 +45,8 @@ class Canary:
         most = 2 * settings.canary.guard_turns
         self._served: deque[ServedTurn] = deque(maxlen=most)  # of the live arm, whatever runs
         self._drift = RewardEvidence(settings.canary.maturity_s)  # live against holdback, whatever runs; of one horizon
-        self._drift_since_s = self._judged_s = self._committed_s = float("-inf")
+        self._horizons = 0  # that were over before this one, since the first version was made
+        self._judged_s = self._committed_s = float("-inf")
 
     # ------------------------------------------------------------------------------------------ listening
 
@@ -65,8 +66,9 @@ class Canary:
         more = self._seen.read()
         now_s = self._clock.now().timestamp()
         self._rewards.ripen(now_s)
-        if now_s - self._drift_since_s > self._settings.canary.horizon_s:
-            self._drift, self._drift_since_s = RewardEvidence(self._settings.canary.maturity_s), now_s
+        over = max(0, int((now_s - view.anchored_at.timestamp()) / self._settings.canary.horizon_s))
+        if over != self._horizons:
+            self._drift, self._horizons = RewardEvidence(self._settings.canary.maturity_s), over
         self._drift.ripen(now_s)
         self._seen.forget(now_s - self._settings.canary.horizon_s)
         if running is None and self._clock.monotonic() - self._committed_s > _COMMIT_EVERY_S:
@@ -174,10 +176,14 @@ class Canary:
         turns = [turn for turn in self._served if turn.version not in undecided]
         before_and_after = self._before_and_after(turns, view.live)
         why = tripped(*before_and_after, self._alarms_since(view.live_since), slower_times=None)
-        if why is None and self._settings.holdback.share > 0:
-            found = drifted(self._drift.arm("live"), self._drift.arm("holdback"), self._settings.canary)
-            why = found.why if found.action == "rollback" else None
-        return None if why is None else (view.previous, why)
+        if why is not None:
+            return view.previous, why
+        if self._settings.holdback.share > 0 and view.live != view.anchor:
+            arms = self._drift.arm("live"), self._drift.arm("holdback")
+            found = drifted(*arms, self._settings.canary, self._horizons)
+            if found.action == "rollback":
+                return view.anchor, found.why  # what it was held against: no version between is known to be better
+        return None
 
     def forget(self) -> None:
         """Forget what was observed of a version that was rolled back: it says nothing about the one that serves."""

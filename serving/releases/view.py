@@ -17,6 +17,7 @@ _PAST = 64  # experiments: enough for the steps that are looked back on, with th
 class ReleaseView:
     sequence: int  # of the newest release: writes are made upon it
     anchor: PolicyRef
+    anchored_at: datetime
     live: PolicyRef
     live_was_proposed: bool  # made offline: what the learner made meanwhile does not descend from it
     previous: PolicyRef | None  # what a rollback without a name goes to
@@ -66,10 +67,12 @@ def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) 
         replicas = tuple(r for r in view.fleet.statuses(cluster) if r.heartbeat_at >= oldest)
         serving = {replica.serving for replica in replicas if replica.serving is not None}
         states = {version: view.policies.state_of(version) for version in serving}
-        served = view.policies.get(live)
+        served, anchor = view.policies.get(live), view.policies.get(view.policies.first())
+        assert anchor is not None
         return ReleaseView(
             sequence=view.releases.last_sequence(),
-            anchor=view.policies.first(),
+            anchor=anchor.version,
+            anchored_at=anchor.created_at,
             live=live,
             live_was_proposed=served is not None and served.is_proposed,
             previous=view.releases.last_in_state(cluster, "retired"),

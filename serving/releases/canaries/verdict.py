@@ -20,6 +20,8 @@ from serving.releases.canaries.sequential import Interval
 
 EFFECT = 0.15
 """A difference in reward of about this size is found soonest."""
+_FIRST_SHARE = 6 / math.pi**2
+"""The first horizon's share of alpha against drift; the n-th has an n²-th of it, and all together have alpha."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,13 @@ def _alone(canary: Arm, live: Arm, age_s: float, settings: CanarySettings) -> Ca
     return CanaryVerdict("wait", said, figures)
 
 
-def drifted(live: Arm, holdback: Arm, settings: CanarySettings) -> CanaryVerdict:
-    """Return whether the live version is worse than the first, by the users who stayed on that."""
-    found = difference(live, holdback, settings.min_users, settings.alpha, EFFECT)
+def drifted(live: Arm, holdback: Arm, settings: CanarySettings, horizons: int = 0) -> CanaryVerdict:
+    """Return whether the live version is worse than the first, by the users who stayed on that.
+
+    Each horizon looks at its own evidence, and spends less of alpha than those before it (`horizons` of them), so that
+    all together are wrong no more often than alpha says."""
+    alpha = settings.alpha * _FIRST_SHARE / (1 + horizons) ** 2
+    found = difference(live, holdback, settings.min_users, alpha, EFFECT)
     figures = _figures(live, holdback, found)
     said = f"reward {found.estimate:+.3f} against the first version, within [{found.low:+.3f}, {found.high:+.3f}]"
     return CanaryVerdict("rollback" if found.high < 0 else "wait", said, figures)

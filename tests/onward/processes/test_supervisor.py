@@ -374,10 +374,12 @@ def test_a_lease_that_was_lost_ends_the_stage(store: SqlStore) -> None:
     runner.stop()
 
 
-def test_users_are_served_while_a_child_that_they_do_not_need_starts(tmp_path: Path) -> None:
+def test_users_are_served_while_a_child_that_they_do_not_need_starts_or_starts_again(tmp_path: Path) -> None:
     needed = ChildProcess("child-3", [], tmp_path / "ready", {}, SETTINGS)
     beside = ChildProcess("child-4", [], tmp_path / "ready", {}, SETTINGS, serves_users=False)
     assert (needed.state, beside.state) == ("starting", "degraded: starting")
+    needed._ended = beside._ended = "ended with 1"
+    assert (needed.state, beside.state) == ("down: ended with 1", "degraded: down: ended with 1")
 
 
 def test_a_child_told_to_end_while_it_is_being_made_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from core.settings import CanarySettings
 from serving.releases.canaries.evidence import ArmStatistics
-from serving.releases.canaries.verdict import CanaryVerdict, drifted, judge
+from serving.releases.canaries.sequential import confidence_sequence
+from serving.releases.canaries.verdict import EFFECT, CanaryVerdict, drifted, judge
 
 SETTINGS = CanarySettings()
 
@@ -65,6 +66,19 @@ def test_drift_takes_back_what_is_worse_than_the_first_version_and_promotes_noth
     assert drifted(arm(200, 0.1), arm(50, 0.4), SETTINGS).action == "rollback"
     for live, holdback in ((arm(200, 0.4), arm(50, 0.1)), (arm(200, 0.2), arm(50, 0.2)), (arm(200, -1), arm(5, 1))):
         assert drifted(live, holdback, SETTINGS).action == "wait"
+
+
+def test_over_all_horizons_drift_spends_alpha_once() -> None:
+    """Each horizon's interval is the sequence's at its share of alpha; the shares sum to alpha."""
+    live, holdback = arm(200, 0.35), arm(50, 0.4)
+    lows = [drifted(live, holdback, SETTINGS, horizons).figures["low"] for horizons in (0, 1, 9)]
+    assert lows == sorted(lows, reverse=True)
+    shares = [6 / math.pi**2 / number**2 for number in range(1, 10_000)]
+    assert sum(shares) == pytest.approx(1, abs=1e-3)
+    error = math.sqrt(live.squared_error + holdback.squared_error)
+    for low, share in zip(lows, (shares[0], shares[1], shares[9]), strict=True):
+        told = confidence_sequence(live.mean - holdback.mean, error, SETTINGS.alpha * share, EFFECT)
+        assert low == pytest.approx(told.low)
 
 
 turns = st.lists(st.tuples(st.integers(0, 8), st.floats(-1, 1)), max_size=40)

@@ -177,14 +177,18 @@ def test_slow_drift_is_seen_against_those_who_stayed_on_the_first_version(start_
         settings={"release.holdback.share": 0.2, "release.canary.maturity_s": 10.0, "release.canary.min_users": 20}
     )
     world.release()
+    world.release(2)
     for reward in (0.5, 0.2):
         plant(world, 15, 0.6, first=int(100 * reward), version=1, arm="holdback")
-        plant(world, 30, reward, first=int(100 * reward), version=2)
+        plant(world, 30, reward, first=int(100 * reward), version=3)
         world.pass_time(11)
-        assert world.live == (2 if reward == 0.5 else 1), "too few were held back, and then enough"
-    assert world.states() == {1: "live", 2: "rolled_back"}
-    assert "against the first version" in world.why(2)
+        assert world.live == (3 if reward == 0.5 else 1), "too few were held back, and then enough"
+    assert world.states() == {1: "live", 2: "rolled_back", 3: "rolled_back"}, "2 was not shown to be any better"
+    assert "against the first version" in world.why(3)
     assert world.check_one_lives() == 1
+    plant(world, 30, 0.0, first=500, version=1)
+    world.pass_time(11)
+    assert world.check_one_lives() == 1, "the first version is not held against itself"
 
 
 def test_the_guards_order_is_kept_with_the_others(world: ReleaseWorld) -> None:
