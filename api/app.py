@@ -14,6 +14,7 @@ from api.access.identity import KeyRing
 from api.access.origin_check import OriginCheck
 from api.access.routes import ACCESS, AccessCheck, check_routes
 from api.access.services import ApiServices
+from api.access.trail import Trail, noted
 from api.console import console_router
 from api.documents import documents_router
 from api.feedback.batches import batch_router
@@ -28,6 +29,7 @@ from api.http.errors import SHAPE, ErrorShape, answer_error, install_error_handl
 from api.http.head import answer_head
 from api.http.large_bodies import Bodies
 from api.openapi import describe
+from api.operator.accounts.audit import audit_router
 from api.operator.alarms import alarms_router
 from api.operator.figures.clients import clients_router
 from api.operator.figures.curves import curves_router
@@ -95,6 +97,7 @@ _ROUTERS = (
     curves_router,
     improvement_router,
     serving_router,
+    audit_router,
     health_router,
 )
 
@@ -106,6 +109,7 @@ class Application(FastAPI):
     _hot: dict[str, ServerErrorMiddleware]
     origin_check: OriginCheck
     """The check that every request passes first."""
+    trail: Trail
 
     def add_hot_route(self, path: str, endpoint: GenerationEndpoint | OtlpEndpoint) -> None:
         """Add a POST route. The router knows it too, to answer other methods."""
@@ -121,10 +125,14 @@ class Application(FastAPI):
                 return
             send = admitted
         hot = self._hot.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if hot is not None:
+            await hot(scope, receive, send)
+            return
+        send = noted(self.trail, scope, send) if scope["type"] == "http" else send
         if scope["type"] == "http" and scope["method"] == "HEAD":
             await answer_head(super().__call__, scope, receive, send)
         else:
-            await (super().__call__ if hot is None else hot)(scope, receive, send)
+            await super().__call__(scope, receive, send)
 
 
 def create_app(services: ApiServices) -> FastAPI:
@@ -152,6 +160,7 @@ def create_app(services: ApiServices) -> FastAPI:
         dependencies=[Depends(AccessCheck(context))],
     )
     app.origin_check = OriginCheck(services.settings)
+    app.trail = Trail(services.store, services.head, services.clock, services.audit.repeat_s)
     install_error_handlers(app)
     for path, (plan, protocol) in _GENERATING.items():
         app.add_hot_route(path, GenerationEndpoint(context, plan, ACCESS["POST", path], protocol))

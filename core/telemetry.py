@@ -59,6 +59,8 @@ BRANCHES = _counter("session_branches", "Turns, by how their prompt was made", "
 OWN_REQUESTS = _counter("own_requests", "Requests of clients for themselves that were known by their prompts", "kind")
 UNLOGGED_TURNS = _counter("unlogged_turns", "Turns served while neither log nor spool took them")
 LIMITED_REQUESTS = _counter("limited_requests", "Requests refused for their rate, by whose limit it was", "limit")
+AUDITED = _counter("audited_deeds", "Entries of the audit trail that this process wrote, by kind", "kind")
+AUDIT_BROKEN = _gauge("audit_broken", "Whether the audit trail lacks an entry that it once had (1)")
 CONNECTIONS = _gauge("connections", "Connections to the API")
 BROKEN_CONNECTIONS = _counter(
     "broken_connections",

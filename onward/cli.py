@@ -13,6 +13,7 @@ from core.errors import ConfigError, OnwardError
 from core.network.addresses import reach_loopback_directly
 from core.secrets import redacted
 from onward.backups.commands import backup, restore
+from onward.commands.accounts.audit_commands import audit
 from onward.commands.dead_letter_commands import dead_letters
 from onward.commands.eval_commands import evals, propose
 from onward.commands.midtrain_command import midtrain
@@ -94,6 +95,7 @@ for _row in STAGES:
 app.command(evals)
 app.command(propose)
 app.command(alerts)
+app.command(audit)
 app.command(dead_letters)
 app.command(backup)
 app.command(restore)
@@ -272,8 +274,10 @@ def export(
     set_: Set = None,
 ) -> None:
     """Write turns, outcomes and rewards from log and archive to files, and print how many there are of each."""
+    from onward.commands.accounts.deeds import record_command
     from onward.replays.exports.raw import export_events
 
+    record_command(directory, overrides_of(set_), "read", "onward export", namespace)
     print(json.dumps(export_events(directory, out, from_, to, namespace, format_, overrides_of(set_))))
 
 

@@ -30,6 +30,8 @@ class Identity:
     """The key's name, else its fingerprint; None where there is no key."""
     user: UserHash | None = None
     """The only user that the key may speak for, if it is bound to one."""
+    fingerprint: str | None = None
+    """The very key, for the audit trail: several may have one name. None where there is no key."""
 
     @property
     def by(self) -> str:
@@ -80,13 +82,14 @@ class KeyRing:
         self._keyless = Identity(Namespace(keyless), ALL_SCOPES, _namespace_bucket(settings, keyless))
 
     def _identity(self, settings: ApiSettings, key: ApiKey, digest: bytes) -> Identity:
-        namespace = Namespace(key.namespace)
+        namespace, fingerprint = Namespace(key.namespace), self._fingerprint(key.key)
         return Identity(
             namespace,
             ALL_SCOPES if "admin" in key.scopes else frozenset(key.scopes),
             (*_bucket(f"key:{digest.hex()}", key), *_namespace_bucket(settings, namespace)),
-            self._fingerprint(key.key) if key.name is None else key.name,
+            fingerprint if key.name is None else key.name,
             self.user_hash(namespace, key.user),
+            fingerprint,
         )
 
     def identify(self, authorization: bytes | None, api_key: bytes | None = None) -> Identity:

@@ -11,6 +11,8 @@ from starlette.routing import BaseRoute, Route
 
 from api.access.context import Context
 from api.access.identity import Identity
+from api.access.trail import begin_note
+from core.operations.audit import DeedKind
 from core.settings import Scope
 
 Reach = Literal["nobody's", "everybody's", "its namespace's", "its own", "its own or its namespace's"]
@@ -21,24 +23,31 @@ class Need(NamedTuple):
 
     A key with this `scope`; without a scope, any key; or, without `key`, none at all. `reach` says whose things the
     route shows or changes. `its own or its namespace's` is its namespace's where the key may `read`, else its own.
-    With `by_user`, a key that is bound to a user reaches only its own."""
+    With `by_user`, a key that is bound to a user reaches only its own. `deed` says as what its use stands in the audit
+    trail; None: it does not, since it shows nobody's things, or what it does stands in the log under the key's name."""
 
     scope: Scope | None
     reach: Reach
     by_user: bool = False
     key: bool = True
+    deed: DeedKind | None = None
 
     def check(self, identity: Identity) -> None:
         """Raise Forbidden when the key lacks the scope."""
         if self.scope is not None:
             identity.require(self.scope)
 
+    def deed_of(self, identity: Identity) -> DeedKind | None:
+        """Return as what this caller's use stands in the trail, which is not filled with looks at what is one's own."""
+        shows_only_own = self.scope is None and "read" not in identity.scopes
+        return None if shows_only_own else self.deed
+
 
 _OPEN = Need(None, "nobody's", key=False)
 _STATE = Need("read", "everybody's")
-_LIST = Need("read", "its namespace's")
-_LOOK_UP = Need(None, "its own or its namespace's")
-_ORDER = Need("admin", "everybody's")
+_LIST = Need("read", "its namespace's", deed="read")
+_LOOK_UP = Need(None, "its own or its namespace's", deed="read")
+_ORDER = Need("admin", "everybody's", deed="order")
 ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/"): _OPEN,
     ("GET", "/console/{name:path}"): _OPEN,
@@ -70,7 +79,7 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/tabby/v1/events"): Need("feedback", "its namespace's", by_user=True),
     ("POST", "/v1/logs"): Need("feedback", "its namespace's", by_user=True),
     ("POST", "/v1/traces"): Need("feedback", "its namespace's", by_user=True),
-    ("DELETE", "/v1/feedback/{feedback_id:path}"): Need("feedback", "its own"),
+    ("DELETE", "/v1/feedback/{feedback_id:path}"): Need("feedback", "its own", deed="delete"),
     ("GET", "/v1/feedback/{feedback_id:path}"): _LOOK_UP,
     ("GET", "/v1/sessions"): _LIST,
     ("GET", "/v1/sessions/{session_id:path}"): _LOOK_UP,
@@ -83,7 +92,9 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/v1/improvement"): _LIST,
     ("GET", "/v1/clients"): _LIST,
     ("GET", "/v1/alarms"): _LIST,
-    ("POST", "/v1/alarms/{alarm_id}/ack"): Need("operate", "its namespace's"),
+    ("POST", "/v1/alarms/{alarm_id}/ack"): Need("operate", "its namespace's", deed="change"),
+    ("GET", "/v1/audit"): Need("audit", "its namespace's", deed="read"),
+    ("GET", "/v1/audit/head"): Need("audit", "nobody's"),
     ("GET", "/v1/policies"): _STATE,
     ("GET", "/v1/releases"): _STATE,
     ("GET", "/v1/experiments"): _STATE,
@@ -105,15 +116,20 @@ class AccessCheck:
     """The dependency of every plain route that checks its line of the table before anything else of it runs."""
 
     def __init__(self, context: Context) -> None:
-        self._keys = context.keys
+        self._keys, self._clock = context.keys, context.services.clock
 
     async def __call__(self, request: Request) -> None:
         """Let the request in or raise Unauthorized or Forbidden."""
-        need = ACCESS[request.method, request.scope["route"].path]
+        path = request.scope["route"].path
+        need = ACCESS[request.method, path]
         if not need.key:
             return
         headers = dict(request.scope["headers"])
         identity = self._keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
+        deed = need.deed_of(identity)
+        if deed is not None:
+            namespace = "" if need.reach == "everybody's" else identity.namespace
+            begin_note(request, identity, self._clock, deed, f"{request.method} {path}", namespace)
         need.check(identity)
         request.state.identity = identity
 

@@ -1,13 +1,14 @@
 """The services that the HTTP application is given; `onward.wiring` fills them in."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.events import Topic
 from core.ports import Clock, EventLog, LiveState, Policy, Renderer, Store, Traffic
+from core.records.audit_head import HeadFile
 from core.reward_spec import RewardSpec
-from core.settings import ApiSettings
+from core.settings import ApiSettings, AuditSettings
 
 OK = "ok"
 DEGRADED = "degraded"  # the first word of a state that costs only speed
@@ -35,5 +36,8 @@ class ApiServices:
     """The command that starts a process for large bodies (`api.requests.reader.serve_jobs`); empty: a thread."""
     disk: Callable[[], Mapping[str, int]] = dict
     """Bytes by what they hold (`log`, `store`, `blobs`, `spool`), as far as they are on this machine, and `free`."""
+    audit: AuditSettings = field(default_factory=AuditSettings)
+    head: HeadFile | None = None
+    """Where the head of the audit trail is kept beside the store; None: nowhere."""
     site: Path | None = None
     """The directory of the built documentation, which may not exist yet."""

@@ -11,6 +11,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters, whole_number
 from api.access.services import ApiServices
+from api.access.trail import Note, note_of
 from api.turns.lookup import read
 from core.errors import Conflict, InvalidRequest, NotFound
 from core.operations.alarms import StoredAlarm
@@ -59,7 +60,7 @@ def alarms_router(context: Context) -> APIRouter:
     async def acknowledge(request: Request, alarm_id: str) -> Response:
         identity = identity_of(request)
         body = await body_of(context, request, ack_decoder)
-        alarm = await asyncio.to_thread(_acknowledge, services, alarm_id, identity, body.note)
+        alarm = await asyncio.to_thread(_acknowledge, services, alarm_id, identity, body.note, note_of(request))
         return json_response(described(alarm))
 
     return router
@@ -72,13 +73,16 @@ def _only_open(request: Request) -> bool:
     return state == "open"
 
 
-def _acknowledge(services: ApiServices, alarm_id: str, identity: Identity, note: str | None) -> StoredAlarm:
+def _acknowledge(services: ApiServices, alarm_id: str, identity: Identity, said: str | None, note: Note) -> StoredAlarm:
     with services.store.work() as work:
         alarm = work.alarms.get(alarm_id)
         if alarm is not None and not may_see(identity, alarm):
             alarm = None
         if alarm is not None:
-            alarm = work.alarms.acknowledge(alarm_id, identity.by, note, services.clock.now())
+            note.add(alarm.opening.namespace)
+            alarm = work.alarms.acknowledge(alarm_id, identity.by, said, services.clock.now())
+        if alarm is not None and alarm.acknowledged_at is not None:
+            note.write(work)
     if alarm is None:
         raise NotFound(
             f"no alarm {alarm_id}; GET /v1/alarms?state=all lists them", param="alarm_id", code="unknown_alarm"

@@ -4,6 +4,7 @@ import asyncio
 from typing import NoReturn
 
 from api.access.services import ApiServices
+from api.access.trail import Note
 from api.turns.lookup import read
 from core.errors import Conflict, EngineUnavailable, InvalidRequest, NotFound
 from core.ids import PolicyRef
@@ -13,11 +14,11 @@ from core.store.work import View
 _POLL_S = 0.05
 
 
-async def carry_out(services: ApiServices, kind: OrderKind, version: PolicyRef, why: str, by: str) -> bool:
+async def carry_out(services: ApiServices, kind: OrderKind, version: PolicyRef, why: str, by: str, note: Note) -> bool:
     """Give an order and return whether it is done; False when it still waits after `order_wait_s`.
 
     Raises what the controller refused it with: NotFound, InvalidRequest, Conflict, EngineUnavailable."""
-    order_id = await asyncio.to_thread(_give, services, kind, version, why, by)
+    order_id = await asyncio.to_thread(_give, services, kind, version, why, by, note)
     deadline_s = services.clock.monotonic() + services.settings.advanced.order_wait_s
     while services.clock.monotonic() < deadline_s:
         order = await read(services, lambda view: _get(view, order_id))
@@ -29,9 +30,11 @@ async def carry_out(services: ApiServices, kind: OrderKind, version: PolicyRef, 
     return False
 
 
-def _give(services: ApiServices, kind: OrderKind, version: PolicyRef, why: str, by: str) -> int:
+def _give(services: ApiServices, kind: OrderKind, version: PolicyRef, why: str, by: str, note: Note) -> int:
     with services.store.work() as work:
-        return work.orders.give(services.cluster, kind, version, why, by, services.clock.now())
+        order_id = work.orders.give(services.cluster, kind, version, why, by, services.clock.now())
+        note.write(work, order_id=order_id)
+    return order_id
 
 
 def _get(view: View, order_id: int) -> Order:

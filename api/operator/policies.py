@@ -18,6 +18,7 @@ from api.access.plain import (
     only_parameters,
     whole_number,
 )
+from api.access.trail import note_of
 from api.operator.alarms import may_see
 from api.operator.orders import carry_out
 from api.turns.intake import check_model
@@ -151,7 +152,7 @@ def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: 
         if found is None:
             raise NotFound(f"no policy version {version}", param="version", code="unknown_version")
         number = base_ref(found)
-        if await carry_out(context.services, kind, number, body.why, identity.by):
+        if await carry_out(context.services, kind, number, body.why, identity.by, note_of(request)):
             return json_response({"version": number, "status": _STATUS[kind], "by": identity.by})
         return json_response({"version": number, "status": "accepted", "by": identity.by}, 202)
 

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
+from api.access.trail import Note, note_of
 from api.feedback.targets import check_session_is_own, has_session
 from api.turns.lookup import look_up
 from api.turns.session_ids import is_id
@@ -52,7 +53,8 @@ def session_router(context: Context) -> APIRouter:
         only_parameters(request)
         if not is_id(session_id):
             raise _unknown(session_id)
-        found = await look_up(services, lambda view: _session(view, identity, SessionId(session_id)))
+        note = note_of(request)
+        found = await look_up(services, lambda view: _session(view, identity, SessionId(session_id), note))
         if found is None:
             raise _unknown(session_id)
         return json_response(found)
@@ -64,11 +66,12 @@ def _unknown(session_id: str) -> NotFound:
     return NotFound(f"no session {session_id}", param="session_id", code="unknown_session")
 
 
-def _session(view: View, identity: Identity, session_id: SessionId) -> dict[str, Any] | None:
+def _session(view: View, identity: Identity, session_id: SessionId, note: Note) -> dict[str, Any] | None:
     turns = view.turns.of_session(identity.namespace, session_id)
     turns = [turn for turn in turns if identity.sees(turn)]
     if not turns:
         return None
+    note.saw(*(turn.user_id for turn in turns))
     ids = [turn.inference_id for turn in turns]
     outcomes = [outcome for outcome in view.outcomes.of_turns(ids) if identity.sees(outcome)]
     rewards = view.rewards.of_turns(ids)

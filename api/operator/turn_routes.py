@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
+from api.access.trail import Note, note_of
 from api.turns.lookup import look_up
 from api.turns.session_ids import is_id
 from core.codec import to_builtins
@@ -39,8 +40,8 @@ def turn_router(context: Context) -> APIRouter:
         only_parameters(request)
         if not is_id(inference_id):
             raise _unknown(inference_id)
-        query = InferenceId(inference_id)
-        found = await look_up(services, lambda view: _story(view, identity, query, services.renderer))
+        query, note = InferenceId(inference_id), note_of(request)
+        found = await look_up(services, lambda view: _story(view, identity, query, services.renderer, note))
         if found is None:
             raise _unknown(inference_id)
         return json_response(found)
@@ -52,10 +53,13 @@ def _unknown(inference_id: str) -> NotFound:
     return NotFound(f"no turn {inference_id}", param="inference_id", code="unknown_inference")
 
 
-def _story(view: View, identity: Identity, inference_id: InferenceId, renderer: Renderer) -> dict[str, Any] | None:
+def _story(
+    view: View, identity: Identity, inference_id: InferenceId, renderer: Renderer, note: Note
+) -> dict[str, Any] | None:
     turn = view.turns.get(identity.namespace, inference_id)
     if turn is None or not identity.sees(turn):
         return None
+    note.saw(turn.user_id)
     outcomes = view.outcomes.of_session(identity.namespace, turn.session_id)
     outcomes += [outcome for outcome in view.outcomes.of_turns([inference_id]) if outcome.session_id is None]
     about = [outcome for outcome in outcomes if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]

@@ -29,6 +29,7 @@ from core.settings.http.api import (
     WebSettings,
     WorkloadSettings,
 )
+from core.settings.http.audit import AuditSettings
 from core.settings.http.bodies import BodySettings
 from core.settings.http.connections import ConnectionSettings
 from core.settings.http.metrics import MetricsSettings
@@ -86,6 +87,7 @@ __all__ = [
     "ApiKey",
     "ApiSettings",
     "ArchiveSettings",
+    "AuditSettings",
     "BatchSettings",
     "BodySettings",
     "CanarySettings",
@@ -146,6 +148,8 @@ class Settings(Section):
     api: ApiSettings = ApiSettings()
     ingest: IngestSettings = IngestSettings()
     archive: ArchiveSettings = ArchiveSettings()
+    audit: AuditSettings = AuditSettings()
+    """The trail of who read, ordered, changed or deleted what."""
     scoring: ScoringSettings = ScoringSettings()
     monitors: MonitorSettings = MonitorSettings()
     """The watch over signs that rewards are being gamed."""

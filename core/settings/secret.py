@@ -13,6 +13,7 @@ NAMES: Final = frozenset(
         "alerts.targets",
         "api.keys",
         "api.user_hash_key",
+        "audit.key",
         "judge.api_key",
         "kafka.security.sasl_password",
         "serving.sglang.admin_key",

@@ -5,6 +5,7 @@ they write is committed together or not at all. docs/architecture.md says who wr
 
 from sqlalchemy import Connection
 
+from core.store.accounts.audit import Audit, AuditReader
 from core.store.alarms import Alarms, AlarmsReader, References, ReferencesReader
 from core.store.archived import Archive, ArchiveReader
 from core.store.dead_letters import DeadLetters, DeadLettersReader
@@ -27,6 +28,7 @@ class View:
         self.alarms = AlarmsReader(connection)
         self.told = AlertsReader(connection)
         self.archived = ArchiveReader(connection)
+        self.audit = AuditReader(connection)
         self.curves = Curves(connection)
         self.dead_letters = DeadLettersReader(connection)
         self.experiments = ExperimentsReader(connection)
@@ -49,6 +51,7 @@ class Work(View):
     alarms: Alarms
     told: Alerts
     archived: Archive
+    audit: Audit
     dead_letters: DeadLetters
     experiments: Experiments
     fleet: Fleet
@@ -68,6 +71,7 @@ class Work(View):
         self.alarms = Alarms(connection)
         self.told = Alerts(connection)
         self.archived = Archive(connection)
+        self.audit = Audit(connection)
         self.dead_letters = DeadLetters(connection)
         self.experiments = Experiments(connection)
         self.fleet = Fleet(connection)

@@ -17,7 +17,9 @@ def backup(
 ) -> None:
     """Write everything that a service is, log, store, blobs and directory at one point, to a folder; it may run on."""
     from onward.backups.backup import back_up
+    from onward.commands.accounts.deeds import record_command
 
+    record_command(directory, overrides_of(set_), "read", "onward backup")
     made = back_up(directory, into, overrides_of(set_))
     print(json.dumps({"backup": str(into), "rows": made.rows, "records": made.records, "files": len(made.files)}))
 
@@ -33,7 +35,9 @@ def restore(
     The directory may hold `onward.toml` and `rewards.toml`, which stay; in mode `distributed` Kafka's topics and
     Postgres's tables must be empty, or missing."""
     from onward.backups.restore import restore as restore_backup
+    from onward.commands.accounts.deeds import record_command
 
     made = restore_backup(from_, directory, overrides_of(set_))
+    record_command(directory, overrides_of(set_), "change", "onward restore")
     told = {"from": str(from_), "taken_at": made.taken_at.isoformat(), "rows": made.rows, "records": made.records}
     print(json.dumps(told))

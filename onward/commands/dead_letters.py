@@ -11,6 +11,7 @@ from core.codec import decode
 from core.errors import ConfigError, OnwardError, Undecodable
 from core.events import DeadLetter, Event, Reward, Topic
 from ingest.writer import is_usable
+from onward.commands.accounts.deeds import deed_of, head_file, record, write_deed
 from onward.replays.history import require_directory
 from onward.wiring.foundation import Foundation, open_foundation
 
@@ -38,6 +39,8 @@ def show_one(directory: Path, overrides: Mapping[str, str], name: str, save: Pat
     foundation = open_foundation(directory, overrides)
     try:
         letter = _get(foundation, name)
+        head = head_file(foundation.layout, foundation.settings)
+        record(foundation.store, head, deed_of("read", "onward dead-letters show", record=name))
     finally:
         foundation.close()
     console = Console()
@@ -61,6 +64,8 @@ def redrive(directory: Path, overrides: Mapping[str, str], name: str) -> None:
         foundation.log.append_blocking(Topic(letter.topic), [_usable(letter)])
         with foundation.store.work() as work:
             work.dead_letters.forget(letter)
+            write_deed(work, "change", "onward dead-letters redrive", record=name)
+        head_file(foundation.layout, foundation.settings).keep(foundation.store)
     finally:
         foundation.close()
     Console().print(f"{name} is back in {letter.topic}", markup=False)

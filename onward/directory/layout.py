@@ -91,5 +91,10 @@ class Layout:
         """JSON of the running service's pid and URL."""
         return self.root / "service.json"
 
+    @property
+    def audit_head(self) -> Path:
+        """The head of the audit trail, which shows when something was cut off the trail's end."""
+        return self.root / "audit" / "head.json"
+
     def ensure(self) -> None:
         private_folder(self.root)

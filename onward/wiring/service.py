@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import ConfigError
 from core.ports import Announcer, EventLog, LiveState
+from core.records.audit_head import HeadFile
 from core.stages.stage import Stage
 from core.stages.start_steps import say_step
 from ingest.spool.spool import SpoolingLog
@@ -163,6 +164,8 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             traffic=service.traffic,
             reader=(sys.executable, "-m", "onward.http.body_reader", str(foundation.model), str(most_tokens), family),
             disk=disk_of(foundation.layout, foundation.clock),
+            audit=foundation.settings.audit,
+            head=HeadFile(foundation.layout.audit_head, foundation.settings.audit.key),
             site=BUILT_SITE,
             readers=readers(),
         )

@@ -137,7 +137,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.AST]]:
 @cache
 def repositories() -> dict[tuple[str, str], tuple[set[str], set[str]]]:
     """Return the tables that each method writes and names, by (repository, method)."""
-    folders = tuple(ROOT / "core/store" / name for name in ("", "newest", "operators"))
+    folders = tuple(ROOT / "core/store" / name for name in ("", "accounts", "newest", "operators"))
     files = [path for folder in folders for path in sorted(folder.glob("*.py"))]
     modules = [StoreModule(parsed(path)) for path in files]
     home = {name: module for module in modules for name in module.classes}

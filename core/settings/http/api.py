@@ -10,7 +10,7 @@ from core.settings.http.bodies import BodySettings
 from core.settings.http.connections import ConnectionSettings
 from core.temperature import LARGEST_TEMPERATURE, LEAST_TEMPERATURE, Temperature
 
-Scope = Literal["chat", "feedback", "read", "operate", "admin"]
+Scope = Literal["chat", "feedback", "read", "operate", "audit", "admin"]
 KEY_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9_.@-]{0,63}$"
 _HOST = r"^[a-z0-9_.-]{1,255}$"
 _ORIGIN = r"^[a-z][a-z0-9+.-]*://[a-z0-9_.:\[\]-]{1,255}$"

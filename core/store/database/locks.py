@@ -13,6 +13,7 @@ class Lock(IntEnum):
     REWARDS = 3
     MIGRATION = 4
     ALARMS = 5
+    AUDIT = 6
 
 
 def hold(connection: Connection, lock: Lock) -> None:

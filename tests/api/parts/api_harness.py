@@ -32,8 +32,9 @@ from core.events import Completion, Event, Outcome, Topic
 from core.ids import InferenceId
 from core.operations.fleet import LIVE, Assignment, Order
 from core.ports import Clock, LiveState, Policy, Position, Renderer
+from core.records.audit_head import HeadFile
 from core.reward_spec import RewardSpec
-from core.settings import ApiSettings, ConnectionSettings, IngestSettings
+from core.settings import ApiSettings, AuditSettings, ConnectionSettings, IngestSettings
 from core.store import SqlStore
 from core.store.database import tables
 from core.store.work import View, Work
@@ -91,6 +92,7 @@ class BreakableStore:
         self._store = store
         self.begin = store.begin
         self.broken = False
+        self.read_only = False
         self.looks = 0
 
     def look(self) -> AbstractContextManager[View]:
@@ -100,6 +102,8 @@ class BreakableStore:
         return self._store.look()
 
     def work(self) -> AbstractContextManager[Work]:
+        if self.read_only:
+            raise StoreUnavailable("the store takes nothing")
         return self._store.work()
 
     def wake(self, woken: threading.Event) -> None:
@@ -306,10 +310,11 @@ def serve(
     port: int = 0,
     spec: RewardSpec = SPEC,
     clock: Clock | None = None,
+    audit: AuditSettings | None = None,
     **settings: Any,
 ) -> Iterator[Service]:
     parts: dict[str, Any] = {"reader": reader, "site": site, "policy": policy, "port": port}
-    parts |= {"spec": spec, "clock": clock}
+    parts |= {"spec": spec, "clock": clock, "audit": audit}
     with serve_replicas(directory, 1, renderer, **parts, **settings) as (service,):
         yield service
 
@@ -326,6 +331,7 @@ def serve_replicas(
     port: int = 0,
     spec: RewardSpec = SPEC,
     clock: Clock | None = None,
+    audit: AuditSettings | None = None,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Serve applications that share log and store and, unless each is given one, the live state.
@@ -356,6 +362,8 @@ def serve_replicas(
             traffic=traffic,
             reader=reader,
             site=site,
+            audit=audit or AuditSettings(),
+            head=HeadFile(directory / "head.json"),
             readers={"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS},
         )
         for scripted, live_state in zip(policies, states_of, strict=True)

@@ -24,14 +24,17 @@ from bench.store.full_store import (
 )
 from core.events import GateVerdict, Release
 from core.ids import UserHash, base_ref
+from core.operations.audit import Deed
 from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
 from core.store import SqlStore, open_sqlite
 from core.store.work import Work
 from scoring.rewards.state import open_turn
 
 BIG = {"turns", "outcomes", "rewards", "ledger_turns", "ledger_outcomes", "ledger_sessions", "policies", "releases"}
+BIG.add("audit")
 SESSIONS = 1500
 VERSIONS = 5000
+DEED = Deed(at=START, by="ada", kind="read", what="GET /v1/sessions", namespace=NAMESPACE)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -40,6 +43,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         store = home.open()
         with store.begin() as connection:
             fill(connection, SESSIONS, VERSIONS)
+            Work(connection).audit.append([DEED] * VERSIONS)
             if request.param == "postgres":
                 connection.execute(text("ANALYZE"))
         yield store
@@ -139,6 +143,10 @@ USES: dict[str, Callable[[Any], object]] = {
     "releases.live_since": lambda view: view.releases.live_since("local"),
     "releases.last_sequence": lambda view: view.releases.last_sequence(),
     "releases.last_in_state": lambda view: view.releases.last_in_state("local", "retired"),
+    "audit.head": lambda view: view.audit.head(),
+    "audit.digest_of": lambda view: view.audit.digest_of(7),
+    "audit.newest": lambda view: (view.audit.newest(None, 4000, 100), view.audit.newest(NAMESPACE, 4000, 100)),
+    "audit.append": lambda work: work.audit.append([DEED]),
     "releases.after": lambda view: view.releases.after(4900, 100),
 }
 
@@ -164,10 +172,11 @@ def test_a_sessions_turns_are_read_without_those_of_others(store: SqlStore) -> N
     assert ("turns_by_session" in plan, "turns_by_time" in plan) == (True, False), plan
 
 
-IN_ORDER = {"policies.newest", "turns.newest_texts"}
+IN_ORDER = {"audit.append", "audit.head", "audit.newest", "policies.newest", "turns.newest_texts"}
 """Queries that read from the highest key down to the limit, which SQLite calls a scan."""
 
 WHOLE = {
+    "audit.in_order",
     *("ledger.is_empty", "outcomes.of_judged_turns", "policies.allocate_anchor", "policies.count_states"),
     *("policies.states_of_lineage", "policies.versions", "releases.live_history", "releases.lock"),
     *("rewards.in_order", "turns.sessions"),

@@ -31,8 +31,9 @@ from core.store.database.tables.events import (
     turns,
 )
 from core.store.database.tables.parts import Name, metadata
+from core.store.database.tables.people import audit
 
-REVISION = "9"
+REVISION = "10"
 """The revision of the schema below: the newest of `migrations/`."""
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "alert_targets",
     "alerts",
     "archived",
+    "audit",
     "dead_letters",
     "experiments",
     "leases",

@@ -1,0 +1,1 @@
+"""Those who use the service, and what they did."""

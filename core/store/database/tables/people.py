@@ -1,0 +1,16 @@
+"""The tables of those who use the service, and of what they did."""
+
+from sqlalchemy import BigInteger, Column, Index, LargeBinary, Table
+
+from core.store.database.tables.parts import Name, metadata
+
+# The audit trail, each entry with the digest of the one before: see `core.operations.audit`.
+audit = Table(
+    "audit",
+    metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("namespace", Name, nullable=False),  # "": about everybody
+    Column("record", LargeBinary, nullable=False),
+    Column("digest", Name, nullable=False),
+    Index("audit_by_namespace", "namespace", "sequence"),
+)
