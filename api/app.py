@@ -14,6 +14,7 @@ from api.access.identity import KeyRing
 from api.access.origin_check import OriginCheck
 from api.access.routes import ACCESS, AccessCheck, check_routes
 from api.access.services import ApiServices
+from api.access.stored_keys import StoredKeys, known_keys
 from api.access.trail import Trail, noted
 from api.console import console_router
 from api.documents import documents_router
@@ -30,6 +31,7 @@ from api.http.head import answer_head
 from api.http.large_bodies import Bodies
 from api.openapi import describe
 from api.operator.accounts.audit import audit_router
+from api.operator.accounts.keys import keys_router
 from api.operator.alarms import alarms_router
 from api.operator.figures.clients import clients_router
 from api.operator.figures.curves import curves_router
@@ -98,6 +100,7 @@ _ROUTERS = (
     improvement_router,
     serving_router,
     audit_router,
+    keys_router,
     health_router,
 )
 
@@ -140,11 +143,13 @@ def create_app(services: ApiServices) -> FastAPI:
 
     Raises ConfigError for settings that would let strangers in and for a wrong table of events, LookupError for a
     route that the access table lacks."""
-    context = Context(services, KeyRing(services.settings), _reader(services), Bodies(services.settings.bodies))
+    ring = KeyRing(services.settings, known_keys(services.store), services.clock.now)
+    stored = StoredKeys(services.store, ring, services.clock)
+    context = Context(services, ring, _reader(services), Bodies(services.settings.bodies), stored)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with services.live_state:
+        async with services.live_state, stored:
             yield
             await context.reader.aclose()
             await context.background.drain()  # turns whose clients are gone still reach the log

@@ -8,6 +8,7 @@ from api.feedback.batches import FeedbackBatch
 from api.feedback.body import FeedbackBody
 from api.feedback.reports.continues import ContinueData
 from api.feedback.reports.otlp.endpoint import LOGS, TRACES
+from api.operator.accounts.keys import KeyBody, RevokeBody, RotateBody
 from api.operator.alarms import AckBody
 from api.operator.policies import OrderBody
 from api.protocols.anthropic.answers import MessageAnswer, TokenCount
@@ -32,7 +33,8 @@ _GENERATING: dict[str, tuple[str, type, type, type]] = {
     "/tabby/v1/completions": ("tabby_completions", TabbyBody, TabbyCompletion, TabbyCompletion),
 }
 """Of each route: its name, and the structs of its body, of its answer, and of the parts of a streamed one."""
-_OTHERS = (CountBody, TokenCount, FeedbackBody, FeedbackBatch, ContinueData, TabbyEvent, OrderBody, AckBody)
+_OF_OPERATORS = (OrderBody, AckBody, KeyBody, RotateBody, RevokeBody)
+_OTHERS = (CountBody, TokenCount, FeedbackBody, FeedbackBatch, ContinueData, TabbyEvent, *_OF_OPERATORS)
 _STRUCTS = (*dict.fromkeys(struct for _, *structs in _GENERATING.values() for struct in structs), *_OTHERS)
 _SESSION_HEADERS = {
     "X-Session-Id": "The session of this turn; inferred from the messages when absent",

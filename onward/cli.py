@@ -14,6 +14,7 @@ from core.network.addresses import reach_loopback_directly
 from core.secrets import redacted
 from onward.backups.commands import backup, restore
 from onward.commands.accounts.audit_commands import audit
+from onward.commands.accounts.key_commands import keys
 from onward.commands.dead_letter_commands import dead_letters
 from onward.commands.eval_commands import evals, propose
 from onward.commands.midtrain_command import midtrain
@@ -96,6 +97,7 @@ app.command(evals)
 app.command(propose)
 app.command(alerts)
 app.command(audit)
+app.command(keys)
 app.command(dead_letters)
 app.command(backup)
 app.command(restore)

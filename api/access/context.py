@@ -6,6 +6,7 @@ from prometheus_client import Counter
 
 from api.access.identity import KeyRing
 from api.access.services import ApiServices
+from api.access.stored_keys import StoredKeys
 from api.http.background import Background
 from api.http.large_bodies import Bodies
 from api.requests.reader import BodyReader
@@ -22,6 +23,7 @@ class Context:
     keys: KeyRing
     reader: BodyReader
     bodies: Bodies
+    stored_keys: StoredKeys
     background: Background = field(default_factory=Background)
     _turn_counters: dict[tuple[str, FinishReason], Counter] = field(default_factory=dict)
 

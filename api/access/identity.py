@@ -2,21 +2,25 @@
 
 import hashlib
 import ipaddress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import get_args
 
-from core.errors import ConfigError, Forbidden, Unauthorized
+from core.errors import ConfigError, Forbidden, StoreUnavailable, Unauthorized
 from core.events import Completion, Outcome
 from core.ids import Namespace, UserHash
 from core.operations.fleet import GUARD
+from core.operations.keys import Party, StoredKey, key_digest
 from core.ports import Bucket
-from core.settings import ApiKey, ApiSettings, RateLimit, Scope
+from core.settings import ApiKey, ApiSettings, Scope
 from core.store.turns import SaidTurn
 
 ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 KEYLESS = "keyless"
 """The name of every caller where there are no keys."""
-_TAKEN = frozenset((GUARD, "gate", "start", KEYLESS))
+TAKEN = frozenset((GUARD, "gate", "start", KEYLESS))
+"""Names that no key may have."""
 _OUR_WORDS = frozenset(("derived", "judge"))
 
 
@@ -59,66 +63,126 @@ class Identity:
         return "admin" in self.scopes or self.made(outcome)
 
 
+@dataclass(frozen=True)
+class _Known:
+    """A key that is known, and when it ends."""
+
+    identity: Identity
+    ends_at: datetime | None = None
+    key_id: str | None = None  # in the store; None: of the settings
+    was_revoked: bool = False
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 class KeyRing:
-    """The API keys of the settings.
+    """The API keys of the settings, and those of the store as far as they were told (`learn`).
 
     Raises ConfigError for settings that would let strangers in: beyond loopback there must be keys and a hash key of
     one's own."""
 
-    def __init__(self, settings: ApiSettings) -> None:
-        _check_exposure(settings)
-        _check_namespaces(settings)
+    def __init__(
+        self,
+        settings: ApiSettings,
+        stored: Sequence[StoredKey] | None = (),
+        now: Callable[[], datetime] = _utc_now,
+    ) -> None:
+        """Know the settings' keys and `stored`; None: it does not answer, and nobody whom only it knows comes in."""
+        _check_exposure(settings, has_stored=stored is None or bool(stored))
+        _check_namespaces(settings, stored)
         _check_names(settings)
+        self._settings, self._now = settings, now
         self._user_key = hashlib.blake2b(settings.user_hash_key.encode(), digest_size=32).digest()
-        identities: dict[bytes, Identity] = {}
+        self._configured: dict[str, _Known] = {}
         for key in settings.keys:
-            digest = _digest(key.key.encode())
-            if digest in identities:
+            digest = key.hash or key_digest((key.key or "").encode())
+            if digest in self._configured:
                 raise ConfigError("settings: api.keys: the same key is listed twice")
-            identities[digest] = self._identity(settings, key, digest)
-        self._identities = identities
-        self._users = frozenset(identity.namespace for identity in identities.values())
+            self._configured[digest] = _Known(self._identity(key, digest), key.expires_at)
+        self._stored: dict[str, _Known] | None = None
+        self.used: set[str] = set()
+        """Ids of stored keys that were used since it was last emptied."""
+        if stored is not None:
+            self.learn(stored)
         keyless = settings.advanced.default_namespace
         self._keyless = Identity(Namespace(keyless), ALL_SCOPES, _namespace_bucket(settings, keyless))
 
-    def _identity(self, settings: ApiSettings, key: ApiKey, digest: bytes) -> Identity:
-        namespace, fingerprint = Namespace(key.namespace), self._fingerprint(key.key)
+    def learn(self, stored: Sequence[StoredKey]) -> None:
+        """Know these keys of the store from now on, and no others of it."""
+        self._stored = {
+            key.digest: _Known(
+                self._identity(key, key.digest), key.expires_at, key.key_id, was_revoked=key.revoked_at is not None
+            )
+            for key in stored
+        }
+
+    def parties(self) -> list[Party]:
+        """Return whom the names of the settings' keys speak for."""
+        return [
+            Party(key.name, key.namespace, self.user_hash(Namespace(key.namespace), key.user))
+            for key in self._settings.keys
+            if key.name is not None
+        ]
+
+    def _identity(self, key: ApiKey | StoredKey, digest: str) -> Identity:
+        namespace = Namespace(key.namespace)
+        if isinstance(key, StoredKey):
+            fingerprint, user = key.key_id, key.user
+        else:
+            fingerprint, user = self._fingerprint(key.key or digest), self.user_hash(namespace, key.user)
+        limits = _bucket(f"key:{digest}", key.requests_per_minute, key.burst)
         return Identity(
             namespace,
             ALL_SCOPES if "admin" in key.scopes else frozenset(key.scopes),
-            (*_bucket(f"key:{digest.hex()}", key), *_namespace_bucket(settings, namespace)),
-            fingerprint if key.name is None else key.name,
-            self.user_hash(namespace, key.user),
+            (*limits, *_namespace_bucket(self._settings, namespace)),
+            key.name or fingerprint,
+            user,
             fingerprint,
         )
 
     def identify(self, authorization: bytes | None, api_key: bytes | None = None) -> Identity:
-        """Return the identity for an `Authorization` header, or an `x-api-key` header. Raises Unauthorized.
+        """Return the identity for an `Authorization` header, or an `x-api-key` header.
 
-        Without keys in the settings everybody is the default namespace, whatever they send: clients that insist on a
-        key may send any."""
-        if not self._identities:
+        Without any keys everybody on this machine is the default namespace, whatever they send: clients that insist on
+        a key may send any. Raises Unauthorized, and StoreUnavailable while the store's keys are not known."""
+        if not self.is_needed:
             return self._keyless
         scheme, _, token = (authorization or b"").partition(b" ")
         if scheme.lower() != b"bearer" or not token:
             token = b"" if authorization else api_key or b""
-        if not token:
+        if not token and self._stored is not None:
             message = "send an API key: Authorization: Bearer KEY, or x-api-key: KEY"
             raise Unauthorized(message, code="missing_api_key")
-        identity = self._identities.get(_digest(token.strip()))
-        if identity is None:
+        digest = key_digest(token.strip())
+        known = self._configured.get(digest) or (self._stored or {}).get(digest)
+        if known is None:
+            if self._stored is None:
+                raise StoreUnavailable("the store does not answer, which may know this API key")
             raise Unauthorized("this API key is not known", code="invalid_api_key")
-        return identity
+        self._check_is_in_force(known)
+        if known.key_id is not None:
+            self.used.add(known.key_id)
+        return known.identity
+
+    def _check_is_in_force(self, known: _Known) -> None:
+        if known.was_revoked:
+            raise Unauthorized("this API key was revoked", code="revoked_api_key")
+        if known.ends_at is not None and self._now() >= known.ends_at:
+            raise Unauthorized(f"this API key ended at {known.ends_at.isoformat()}", code="expired_api_key")
 
     @property
     def is_needed(self) -> bool:
-        """True where only who has a key is known."""
-        return bool(self._identities)
+        """True where only who has a key is known; once the store has had one, for good."""
+        has_none = not self._configured and self._stored is not None and not self._stored
+        return not (has_none and is_loopback(self._settings.host))
 
     @property
     def is_shared(self) -> bool:
         """True where there are keys of several namespaces."""
-        return len(self._users) > 1
+        known = (*self._configured.values(), *(self._stored or {}).values())
+        return len({each.identity.namespace for each in known}) > 1
 
     def sees_all(self, identity: Identity) -> bool:
         """Return whether a caller may see what all namespaces do together, such as how many turns were answered.
@@ -148,27 +212,24 @@ class KeyRing:
         return "#" + hashlib.blake2b(key.encode(), key=self._user_key, digest_size=6, person=b"api key").hexdigest()
 
 
-def _digest(token: bytes) -> bytes:
-    """Return the digest by which a key is looked up, so that the time it takes tells nothing about the key."""
-    return hashlib.blake2b(token, digest_size=16).digest()
-
-
 def _namespace_bucket(settings: ApiSettings, name: str) -> tuple[Bucket, ...]:
     limit = settings.namespaces.get(name)
-    return () if limit is None else _bucket(f"namespace:{name}", limit)
+    return () if limit is None else _bucket(f"namespace:{name}", limit.requests_per_minute, limit.burst)
 
 
-def _bucket(name: str, limit: RateLimit) -> tuple[Bucket, ...]:
-    per_minute = limit.requests_per_minute
+def _bucket(name: str, per_minute: float | None, burst: int | None) -> tuple[Bucket, ...]:
     if per_minute is None:
         return ()
-    burst = max(1, int(per_minute)) if limit.burst is None else limit.burst
-    return (Bucket(name=name, rate_per_s=per_minute / 60, burst=burst),)
+    at_once = max(1, int(per_minute)) if burst is None else burst
+    return (Bucket(name=name, rate_per_s=per_minute / 60, burst=at_once),)
 
 
-def _check_namespaces(settings: ApiSettings) -> None:
-    """Raise ConfigError for a namespace without a key: a misspelt name would limit nobody."""
-    known = {key.namespace for key in settings.keys} or {settings.advanced.default_namespace}
+def _check_namespaces(settings: ApiSettings, stored: Sequence[StoredKey] | None) -> None:
+    """Raise ConfigError for a namespace without a key, as far as keys are known: a misspelt name would limit nobody."""
+    if stored is None:
+        return
+    of_keys = {key.namespace for key in settings.keys} | {str(key.namespace) for key in stored}
+    known = of_keys or {settings.advanced.default_namespace}
     for name in settings.namespaces:
         if name not in known:
             raise ConfigError(f"settings: api.namespaces.{name}: no API key belongs to it")
@@ -180,7 +241,7 @@ def _check_names(settings: ApiSettings) -> None:
     for place, key in enumerate(settings.keys):
         if key.name is None:
             continue
-        if key.name in _TAKEN:
+        if key.name in TAKEN:
             raise ConfigError(
                 f"settings: api.keys.{place}.name: {key.name} is reserved for the service: choose another"
             )
@@ -191,11 +252,13 @@ def _check_names(settings: ApiSettings) -> None:
             )
 
 
-def _check_exposure(settings: ApiSettings) -> None:
+def _check_exposure(settings: ApiSettings, *, has_stored: bool) -> None:
     if is_loopback(settings.host):
         return
-    if not settings.keys:
-        raise ConfigError(f"settings: api.keys: listening on {settings.host} needs API keys")
+    if not settings.keys and not has_stored:
+        raise ConfigError(
+            f"settings: api.keys: listening on {settings.host} needs API keys: here, or by `onward keys create`"
+        )
     if settings.user_hash_key == ApiSettings().user_hash_key:
         raise ConfigError(f"settings: api.user_hash_key: listening on {settings.host} needs a key of your own")
 

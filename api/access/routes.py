@@ -48,6 +48,7 @@ _STATE = Need("read", "everybody's")
 _LIST = Need("read", "its namespace's", deed="read")
 _LOOK_UP = Need(None, "its own or its namespace's", deed="read")
 _ORDER = Need("admin", "everybody's", deed="order")
+_CHANGE_KEYS = Need("admin", "everybody's", deed="change")
 ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/"): _OPEN,
     ("GET", "/console/{name:path}"): _OPEN,
@@ -95,6 +96,10 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/v1/alarms/{alarm_id}/ack"): Need("operate", "its namespace's", deed="change"),
     ("GET", "/v1/audit"): Need("audit", "its namespace's", deed="read"),
     ("GET", "/v1/audit/head"): Need("audit", "nobody's"),
+    ("GET", "/v1/keys"): Need("admin", "everybody's"),
+    ("POST", "/v1/keys"): _CHANGE_KEYS,
+    ("POST", "/v1/keys/{key_id}/revoke"): _CHANGE_KEYS,
+    ("POST", "/v1/keys/{key_id}/rotate"): _CHANGE_KEYS,
     ("GET", "/v1/policies"): _STATE,
     ("GET", "/v1/releases"): _STATE,
     ("GET", "/v1/experiments"): _STATE,

@@ -17,6 +17,7 @@ from core.errors import ConfigError
 from core.section import Section
 from core.settings.archive import ArchiveSettings
 from core.settings.http.api import (
+    KEY_NAME,
     WORKLOAD_NAME,
     AdvancedApiSettings,
     ApiKey,
@@ -78,6 +79,7 @@ NOT_SETTINGS = frozenset(
 
 __all__ = [
     "JOURNAL_VERSIONS",
+    "KEY_NAME",
     "WORKLOAD_NAME",
     "AdmissionSettings",
     "AdvancedApiSettings",

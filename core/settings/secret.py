@@ -64,4 +64,6 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, dict):  # targets of alerts: an address may be as good as a password
         value = tuple(text for each in value.values() for text in (each.url, each.secret, each.token) if text)
     for each in value if isinstance(value, tuple) else (value,):
-        yield str(getattr(each, "key", each))
+        text = getattr(each, "key", each)
+        if text is not None:  # a key may be known by its hash alone
+            yield str(text)

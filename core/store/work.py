@@ -6,6 +6,7 @@ they write is committed together or not at all. docs/architecture.md says who wr
 from sqlalchemy import Connection
 
 from core.store.accounts.audit import Audit, AuditReader
+from core.store.accounts.keys import Keys, KeysReader
 from core.store.alarms import Alarms, AlarmsReader, References, ReferencesReader
 from core.store.archived import Archive, ArchiveReader
 from core.store.dead_letters import DeadLetters, DeadLettersReader
@@ -33,6 +34,7 @@ class View:
         self.dead_letters = DeadLettersReader(connection)
         self.experiments = ExperimentsReader(connection)
         self.fleet = FleetReader(connection)
+        self.keys = KeysReader(connection)
         self.ledger = LedgerReader(connection)
         self.offsets = OffsetsReader(connection)
         self.orders = OrdersReader(connection)
@@ -55,6 +57,7 @@ class Work(View):
     dead_letters: DeadLetters
     experiments: Experiments
     fleet: Fleet
+    keys: Keys
     leases: Leases
     ledger: Ledger
     offsets: Offsets
@@ -75,6 +78,7 @@ class Work(View):
         self.dead_letters = DeadLetters(connection)
         self.experiments = Experiments(connection)
         self.fleet = Fleet(connection)
+        self.keys = Keys(connection)
         self.leases = Leases(connection)
         self.ledger = Ledger(connection)
         self.offsets = Offsets(connection)

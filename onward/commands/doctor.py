@@ -3,7 +3,9 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from core.blobs import FsspecBlobs
-from core.errors import ConfigError, OnwardError
+from core.errors import ConfigError, OnwardError, StoreUnavailable
+from core.operations.keys import StoredKey
 from core.profile import Expectation
 from core.reward_spec import load_reward_spec
 from core.reward_spec.late_outcomes import require_that_they_correct
@@ -23,7 +26,7 @@ from onward.commands.client import opened
 from onward.directory.layout import SHIPPED_MODEL, Layout
 from onward.profiles import held
 from onward.profiles.init import this_machine
-from onward.wiring.foundation import is_distributed, read_directory, spec_path
+from onward.wiring.foundation import is_distributed, open_store, read_directory, spec_path
 
 _MAX_SKEW_S = 1.0
 _OK = "[green]ok[/green]"
@@ -63,7 +66,7 @@ def _checks(layout: Layout, settings: Settings) -> Iterator[Check]:
     yield Check("model", lambda: _model(settings), "point serving.model at a Hugging Face directory")
     yield from _profile_checks(layout, settings)
     yield Check("rewards", lambda: _rewards(layout, settings), "mend the file; docs/rewards.md says how it is written")
-    yield Check("api keys", lambda: _keys(settings), "docs/settings.md, [api]")
+    yield Check("api keys", lambda: _keys(settings, layout), "docs/settings.md, [api]")
     yield Check("blobs", lambda: _place("blobs", settings.blobs, layout), "allow us to read, write and delete there")
     if settings.archive.has_work:
         yield Check("archive", lambda: _archive(settings, layout), "allow us to read, write and delete there")
@@ -172,12 +175,28 @@ def _rewards(layout: Layout, settings: Settings) -> str:
     return f"{path}: {', '.join(spec.outcomes)}"
 
 
-def _keys(settings: Settings) -> str:
+def _keys(settings: Settings, layout: Layout) -> str:
     from api.access.identity import KeyRing
 
-    KeyRing(settings.api)
-    count = len(settings.api.keys)
-    return f"{count} keys" if count else "none: requests from loopback may do everything"
+    stored = _stored_keys(layout, settings)
+    KeyRing(settings.api, stored)
+    if stored is None:
+        return f"{len(settings.api.keys)} keys in the settings; the store, which may have more, does not answer"
+    if not settings.api.keys and not stored:
+        return "none: requests from loopback may do everything"
+    in_force = sum(not key.is_over(datetime.now(UTC)) for key in stored)
+    return f"{len(settings.api.keys)} keys in the settings, {in_force} in force in the store"
+
+
+def _stored_keys(layout: Layout, settings: Settings) -> list[StoredKey] | None:
+    """Return the store's keys, or None where it does not answer."""
+    if not is_distributed(settings) and not layout.store.exists():
+        return []  # nothing has run here, and looking makes no store
+    try:
+        with closing(open_store(layout, settings)) as store, store.look() as view:
+            return view.keys.all()
+    except StoreUnavailable:
+        return None
 
 
 def _archive(settings: Settings, layout: Layout) -> str:

@@ -132,8 +132,9 @@ def _build_observer(log: EventLog, timer: "LoopTimer") -> Stage:
 def _check(foundation: Foundation) -> None:
     """Refuse wrong settings that can be found before anything heavy is loaded."""
     from api.access.identity import KeyRing
+    from api.access.stored_keys import known_keys
 
-    KeyRing(foundation.settings.api)
+    KeyRing(foundation.settings.api, known_keys(foundation.store))
     if not foundation.model.is_dir():
         raise ConfigError(f"serving.model: {foundation.model} is no directory")
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 
 from core.section import Section
 from core.settings.http.bodies import BodySettings
@@ -37,8 +37,13 @@ class NamespaceSettings(RateLimit):
 
 
 class ApiKey(RateLimit):
-    key: str = Field(min_length=8, repr=False)
-    """The bearer token."""
+    key: str | None = Field(default=None, min_length=8, repr=False)
+    """The bearer token; or `hash`."""
+    hash: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """The BLAKE2b digest of 32 bytes of a key of at least 128 random bits, as `onward keys hash` prints it: from the
+    digest of less the key can be guessed. It needs a `name`."""
+    expires_at: AwareDatetime | None = None
+    """When it ends; None: never."""
     namespace: str = Field(min_length=1)
     """The tenant it belongs to."""
     name: str | None = Field(default=None, pattern=KEY_NAME)
@@ -49,6 +54,14 @@ class ApiKey(RateLimit):
     request names."""
     scopes: tuple[Scope, ...] = ("chat", "feedback")
     """The rights of the key, which docs/security.md lists route by route; `admin` stands for all of them."""
+
+    @model_validator(mode="after")
+    def _is_one_key(self) -> Self:
+        if (self.key is None) == (self.hash is None):
+            raise ValueError("key: key or hash, one of them")
+        if self.hash is not None and self.name is None:
+            raise ValueError("name: a key that is known by its hash needs one")
+        return self
 
 
 class WorkloadSettings(Section):

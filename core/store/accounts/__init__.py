@@ -1,1 +1,1 @@
-"""Those who use the service, and what they did."""
+"""Those who use the service: their keys, and what they did."""

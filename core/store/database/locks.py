@@ -14,6 +14,7 @@ class Lock(IntEnum):
     MIGRATION = 4
     ALARMS = 5
     AUDIT = 6
+    KEYS = 7
 
 
 def hold(connection: Connection, lock: Lock) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from api.app import create_app
 from core.errors import ConfigError
 from core.events import Reward
 from core.ids import Namespace, SessionId
+from core.operations.keys import KeyWish, make_key
 from core.settings import ApiSettings
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "security.md"
@@ -67,6 +68,7 @@ class Made:
     session_id: str
     feedback_id: str
     alarm_id: str = "alarm-of-ours"
+    key_id: str = ""  # of a key of the store, one for each request
 
 
 CALLERS = [Caller(kind, scope) for kind, scope in itertools.product(KINDS, SCOPES)]
@@ -199,6 +201,9 @@ def body_of(path: str, turn: Made) -> dict[str, Any] | None:
         "/v1/traces": {"resourceSpans": []},
         "/v1/sessions/{session_id:path}/end": {},
         "/v1/alarms/{alarm_id}/ack": {},
+        "/v1/keys": {"namespace": "ours", "name": "new"},
+        "/v1/keys/{key_id}/revoke": {},
+        "/v1/keys/{key_id}/rotate": {},
     }[path]
 
 
@@ -226,13 +231,22 @@ def expected(path: str, need: Need, caller: Caller | None, turn: Made) -> int:
     return 200 if is_ours and reaches else 404
 
 
+def stored_key(service: Service) -> str:
+    _, kept = make_key(KeyWish(namespace=Namespace("ours"), name="stored"), "maker", NOW)
+    with service.store.work() as work:
+        work.keys.add(kept)
+    return kept.key_id
+
+
 def ask(service: Service, method: str, path: str, caller: Caller | None, turn: Made) -> tuple[int, str]:
-    """Return (status, text); a stream is read until it has the newest reward."""
+    """Return (status, text), where 201 counts as 200; a stream is read until it has the newest reward."""
+    if "{key_id}" in path:
+        turn = replace(turn, key_id=stored_key(service))
     url, headers = path_of(path, turn), {} if caller is None else bearer(caller.key)
     if path != "/v1/rewards/stream":
         body = body_of(path, turn) if method == "POST" else None
         answer = service.http.request(method, url, json=body, headers=headers, follow_redirects=True)
-        return answer.status_code, answer.text
+        return 200 if answer.status_code == 201 else answer.status_code, answer.text
     with service.http.stream(method, f"{url}?after=0", headers=headers) as stream:
         said = next(stream.iter_text())
         return stream.status_code, said

@@ -183,7 +183,7 @@ WHOLE = {
 }
 """At a start, for a history read from end to end, and of all versions at once, by nature; a lock asks for no row."""
 SMALL = {"alarms", "archived", "dead_letters", "experiments", "fleet", "leases", "offsets", "orders", "references"}
-SMALL |= {"told"}
+SMALL |= {"keys", "told"}
 """Repositories of tables that stay small."""
 
 

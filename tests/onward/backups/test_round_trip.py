@@ -68,17 +68,22 @@ def content(directory: Path) -> dict[str, Any]:
 
 
 def test_a_service_comes_back_as_it_was(service: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    there = content(service)
     app(["backup", str(service), "--into", str(tmp_path / "backup")], result_action="return_value")
+    there = content(service)
     told = json.loads(capsys.readouterr().out)
     assert told["records"] == sum(map(len, there["records"].values())) == 2 * TURNS
     assert told["rows"] == sum(len(rows) for _, rows in there["rows"]) > TURNS
     assert not (tmp_path / "backup").stat().st_mode & 0o077
+    assert (service / "audit" / "head.json").exists()
+    assert not list((tmp_path / "backup").rglob("head.json")), "it may be newer than the store's trail"
     shutil.rmtree(service)
     app(["restore", str(service), "--from", str(tmp_path / "backup")], result_action="return_value")
     assert json.loads(capsys.readouterr().out)["rows"] == told["rows"]
     assert not [name for name in LEFT_OUT if (service / name).exists()]
-    assert content(service) == there
+    back = content(service)
+    (trail,) = (rows for table, rows in back["rows"] if table == "audit")
+    assert b"onward restore" in trail.pop()[2], "which is new in the trail; the backup is in it itself"
+    assert back == there
     with closing(open_foundation(service)) as foundation, foundation.store.work() as work:
         assert work.policies.allocate(made_events.NOW).version == 2, "no number is given twice"
 

@@ -12,6 +12,7 @@ from api_harness import serve
 from core.errors import OnwardError
 from core.ids import BASE, PolicyRef
 from core.ports import AdapterConfig
+from onward.commands.accounts.keys import create as create_key
 from onward.commands.doctor import examine, samples
 from onward.commands.options import overrides_of
 from onward.directory.layout import SHIPPED_REWARDS, Layout
@@ -163,3 +164,12 @@ def test_metrics_that_need_a_key_are_asked_for_with_the_operators(
             samples(Layout(tmp_path))
         monkeypatch.setenv("ONWARD_KEY", "key-of-acme")
         assert "onward_feedback_to_served_seconds_count" in samples(Layout(tmp_path))
+
+
+def test_keys_of_the_store_are_keys(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / "service"
+    create_key(directory, {}, {"namespace": "acme", "name": "plugin"})
+    monkeypatch.setenv("ONWARD_API__USER_HASH_KEY", "of-our-own")
+    code, told = doctor(directory, "api.host=0.0.0.0")
+    assert code == 0, told
+    assert "0 keys in the settings, 1 in force in the store" in told

@@ -31,9 +31,9 @@ from core.store.database.tables.events import (
     turns,
 )
 from core.store.database.tables.parts import Name, metadata
-from core.store.database.tables.people import audit
+from core.store.database.tables.people import api_keys, audit
 
-REVISION = "10"
+REVISION = "11"
 """The revision of the schema below: the newest of `migrations/`."""
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "alarms",
     "alert_targets",
     "alerts",
+    "api_keys",
     "archived",
     "audit",
     "dead_letters",

@@ -14,3 +14,15 @@ audit = Table(
     Column("digest", Name, nullable=False),
     Index("audit_by_namespace", "namespace", "sequence"),
 )
+
+# API keys beside those of the settings; of a key only its digest: see `core.operations.keys`.
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("key_id", Name, primary_key=True),
+    Column("digest", Name, nullable=False),
+    Column("revision", BigInteger, nullable=False),  # grows with every change of any key
+    Column("used_at", BigInteger),  # null: never; else the hour of its latest use
+    Column("record", LargeBinary, nullable=False),
+    Index("api_keys_by_digest", "digest", unique=True),
+)
