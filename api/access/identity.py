@@ -13,7 +13,7 @@ from core.ids import Namespace, UserHash
 from core.operations.fleet import GUARD
 from core.operations.keys import Party, StoredKey, key_digest
 from core.ports import Bucket
-from core.settings import ApiKey, ApiSettings, Scope
+from core.settings import ApiKey, ApiSettings, NamespaceSettings, Scope
 from core.store.turns import SaidTurn
 
 ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
@@ -36,6 +36,8 @@ class Identity:
     """The only user that the key may speak for, if it is bound to one."""
     fingerprint: str | None = None
     """The very key, for the audit trail: several may have one name. None where there is no key."""
+    shares_prefixes: bool = False
+    """Whether all of its namespace go on from what was computed for one another."""
 
     @property
     def by(self) -> str:
@@ -107,7 +109,9 @@ class KeyRing:
         if stored is not None:
             self.learn(stored)
         keyless = settings.advanced.default_namespace
-        self._keyless = Identity(Namespace(keyless), ALL_SCOPES, _namespace_bucket(settings, keyless))
+        buckets = _namespace_bucket(settings, keyless)
+        # Who needs no key reads everything as it is.
+        self._keyless = Identity(Namespace(keyless), ALL_SCOPES, buckets, shares_prefixes=True)
 
     def learn(self, stored: Sequence[StoredKey]) -> None:
         """Know these keys of the store from now on, and no others of it."""
@@ -140,6 +144,7 @@ class KeyRing:
             key.name or fingerprint,
             user,
             fingerprint,
+            self._settings.namespaces.get(namespace, NamespaceSettings()).shares_prefixes,
         )
 
     def identify(self, authorization: bytes | None, api_key: bytes | None = None) -> Identity:

@@ -15,7 +15,7 @@ from api.requests.bodies import GenerationBody, TurnType
 from api.turns.histories.own_requests import own_request
 from api.turns.histories.retries import is_retry
 from api.turns.session_ids import is_id, session_hint
-from api.turns.speakers import speaker_of
+from api.turns.speakers import cache_scope, speaker_of
 from core import telemetry
 from core.errors import InvalidRequest, NotFound
 from core.events import Environment, Purpose
@@ -54,6 +54,11 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def speaker(self) -> str | None:
         return speaker_of(self.user_id, self.identity.key_id)
+
+    @property
+    def cache_scope(self) -> str:
+        is_shared = self.identity.shares_prefixes
+        return cache_scope(self.identity.namespace, None if is_shared else self.speaker)
 
     @property
     def named_session(self) -> SessionId | None:

@@ -2,7 +2,9 @@
 
 Turns without user and key come to services without keys, which listen to their own machine alone (`api.access`)."""
 
-from core.ids import UserHash
+import hashlib
+
+from core.ids import Namespace, UserHash
 
 
 def speaker_of(user_id: UserHash | None, key_id: str | None) -> str | None:
@@ -10,3 +12,10 @@ def speaker_of(user_id: UserHash | None, key_id: str | None) -> str | None:
     if user_id is not None:
         return user_id
     return None if key_id is None else f"key:{key_id}"
+
+
+def cache_scope(namespace: Namespace, speaker: str | None) -> str:
+    """Return the scope within which prefixes are shared; without a speaker, all of the namespace.
+
+    It is a digest, since engines log it."""
+    return hashlib.blake2b(f"{namespace}\0{speaker or ''}".encode(), digest_size=16).hexdigest()

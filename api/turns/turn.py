@@ -213,6 +213,7 @@ class Turn:
             top_logprobs=plan.top_logprobs,
             version=version,
             cache_key=plan.place.session_id,
+            cache_scope=plan.intake.cache_scope,
             remember=plan.intake.store,
         )
 

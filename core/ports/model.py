@@ -18,7 +18,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...]
     top_logprobs: int = 0
     version: PolicyRef | None = None  # None: whatever is live, following swaps
-    cache_key: str | None = None  # requests with one key share prefixes: the session
+    cache_key: str | None = None  # requests with one key go to one replica, where their prefix is: the session
+    cache_scope: str | None = None  # only requests of one scope go on from what another has computed
     remember: bool = True  # False: the engine's cache keeps nothing of it, where the engine can be told so
     is_case: bool = False  # nobody's: who answers it does not serve users yet
 

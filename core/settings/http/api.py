@@ -35,6 +35,10 @@ class RateLimit(Section):
 class NamespaceSettings(RateLimit):
     """A tenant: all its keys together."""
 
+    shares_prefixes: bool = False
+    """Whether its users go on from what the engine computed for one another, such as a common system prompt. It is
+    quicker, and lets each of them find out, guess by guess, what others asked."""
+
 
 class ApiKey(RateLimit):
     key: str | None = Field(default=None, min_length=8, repr=False)
@@ -157,7 +161,7 @@ class ApiSettings(Section):
     keys: tuple[ApiKey, ...] = ()
     """API keys; without any, requests from loopback act as `advanced.default_namespace` with all scopes."""
     namespaces: dict[Annotated[str, Field(min_length=1)], NamespaceSettings] = Field(default={})
-    """Limits for all keys of a namespace together, by its name."""
+    """Limits for all keys of a namespace together, and what they share, by its name."""
     user_hash_key: str = Field(default="onward-development", repr=False)
     """Key of the hash under which user names are stored. Must be changed to listen beyond loopback."""
     workloads: dict[Annotated[str, Field(pattern=WORKLOAD_NAME)], WorkloadSettings] = Field(default={})

@@ -177,7 +177,7 @@ class Scheduler:
             each = self._waiting.popleft()
             telemetry.QUEUE_SECONDS.observe(time.monotonic() - each.arrived_s)
             each.computed_under = self._version_of(each)
-            place = self._slots.take(each.tokens, each.computed_under)
+            place = self._slots.take(each.tokens, each.under)
             each.slot, each.computed, each.cached_tokens = place.slot, place.cached, place.cached
             if place.source != place.slot:
                 self._cache.copy(place.source, place.slot, place.cached)
@@ -236,7 +236,7 @@ class Scheduler:
                 continue
             taken += 1
             if each.request.remember and not self._slots.is_shared(each.slot):
-                self._slots.share(each.slot, each.tokens[: each.computed], version)
+                self._slots.share(each.slot, each.tokens[: each.computed], each.under)
             finish = each.take(token_id)
             grammar = None if each.masks is None else each.masks.record()
             allowed = samples.sets.get(index)
@@ -265,7 +265,7 @@ class Scheduler:
         if not is_finite:
             self._cache.clear_slot(each.slot)
         tokens = each.tokens[: each.computed] if is_finite and each.request.remember else []
-        self._slots.release(each.slot, tokens, each.computed_under)
+        self._slots.release(each.slot, tokens, each.under)
         each.slot = -1
 
     def _give_up(self, why: str) -> None:

@@ -59,6 +59,11 @@ class Sequence:
         self.aborted = False
 
     @property
+    def under(self) -> tuple[PolicyRef | None, str | None]:
+        """What others must have in common with it to go on from what it has computed."""
+        return self.computed_under, self.request.cache_scope
+
+    @property
     def output(self) -> list[int]:
         return self.tokens[self.prompt_tokens :]
 

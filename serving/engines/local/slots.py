@@ -1,9 +1,10 @@
 """Assignment of slots to requests, with prefix caching.
 
 A finished request leaves its tokens' keys and values behind, and one that runs has those of its prompt. The next
-request that begins with the same tokens, under the same version, goes on from there: in that slot, where it continues
-all of it, else in another, into which the prefix is copied. Copying costs a thousandth of computing, and leaves the
-longer conversation to those who continue it."""
+request that begins with the same tokens, under the same version and in the same scope, goes on from there: in that
+slot, where it continues all of it, else in another, into which the prefix is copied. Copying costs a thousandth of
+computing, and leaves the longer conversation to those who continue it. Across scopes nothing is found, so that nobody
+learns, by a count or by the time it takes, what others asked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,10 @@ import numpy as np
 
 from core.ids import PolicyRef
 
+Under = tuple[PolicyRef | None, str | None]
+"""The version that computed what a slot holds, and the scope of the request."""
 _WORTH_TOKENS = 8  # fewer save less than the older prefix that they would displace
+_NOBODY: Under = (None, None)
 _LOST_TOKENS = 8  # a slot that holds more beyond a prefix is left as it is, and copied from
 
 
@@ -31,7 +35,7 @@ class SlotTable:
     def __init__(self, slots: int, slot_tokens: int) -> None:
         self._tokens_ST = np.zeros((slots, slot_tokens), dtype=np.int32)
         self._lengths_S = np.zeros(slots, dtype=np.int64)
-        self._versions: list[PolicyRef | None] = [None] * slots
+        self._under: list[Under] = [_NOBODY] * slots
         self._freed_at_S = np.zeros(slots, dtype=np.int64)
         self._is_free_S = np.ones(slots, dtype=np.bool_)
         self._releases = 0
@@ -40,14 +44,14 @@ class SlotTable:
     def num_free(self) -> int:
         return int(self._is_free_S.sum())
 
-    def take(self, prompt: Sequence[int], version: PolicyRef) -> SlotAssignment:
+    def take(self, prompt: Sequence[int], under: Under) -> SlotAssignment:
         """Return a free slot, and what is known of the prompt.
 
         Never all of it, since the last token must be computed to sample from. The longest common prefix wins, unless it
         is short enough to be a coincidence. Where it cannot go on in its own slot, it goes to the one freed first."""
         free = np.flatnonzero(self._is_free_S)
         assert len(free), "take needs a free slot"
-        common_S = self._common(prompt, version)
+        common_S = self._common(prompt, under)
         source = int(np.lexsort((self._freed_at_S, ~self._is_free_S, -common_S))[0])
         cached = int(common_S[source])
         goes_on = cached and self._is_free_S[source] and self._lengths_S[source] - cached <= _LOST_TOKENS
@@ -56,10 +60,10 @@ class SlotTable:
         self._lengths_S[slot] = 0  # until it is known what it holds
         return SlotAssignment(slot, cached, source if cached else slot)
 
-    def _common(self, prompt: Sequence[int], version: PolicyRef) -> np.ndarray:
+    def _common(self, prompt: Sequence[int], under: Under) -> np.ndarray:
         """Return how many tokens each slot has in common with the prompt: 0 where they are not worth it."""
         wanted = np.asarray(prompt[:-1], dtype=np.int32)
-        alike_S = np.array([held == version for held in self._versions])
+        alike_S = np.array([held == under for held in self._under])
         lengths_S = np.minimum(np.where(alike_S, self._lengths_S, 0), len(wanted))
         if not len(wanted):
             return lengths_S
@@ -74,10 +78,10 @@ class SlotTable:
         order = np.lexsort((free, self._freed_at_S[free], free == (-1 if source is None else source)))
         return int(free[order[0]])
 
-    def share(self, slot: int, tokens: Sequence[int], version: PolicyRef) -> None:
+    def share(self, slot: int, tokens: Sequence[int], under: Under) -> None:
         """Let others go on from these tokens, whose keys and values a running request has computed."""
         assert not self._is_free_S[slot]
-        self._hold(slot, tokens, version)
+        self._hold(slot, tokens, under)
 
     def is_shared(self, slot: int) -> bool:
         """Return whether others may go on from what a running request has computed."""
@@ -87,21 +91,21 @@ class SlotTable:
         """Let nobody go on from a running request: it is computed anew."""
         self._lengths_S[slot] = 0
 
-    def release(self, slot: int, tokens: Sequence[int], version: PolicyRef | None) -> None:
-        """`tokens`: those whose keys and values the slot holds, under `version`."""
+    def release(self, slot: int, tokens: Sequence[int], under: Under) -> None:
+        """`tokens`: those whose keys and values the slot holds."""
         assert not self._is_free_S[slot]
         self._releases += 1
-        self._hold(slot, tokens, version)
+        self._hold(slot, tokens, under)
         self._freed_at_S[slot] = self._releases
         self._is_free_S[slot] = True
 
-    def _hold(self, slot: int, tokens: Sequence[int], version: PolicyRef | None) -> None:
+    def _hold(self, slot: int, tokens: Sequence[int], under: Under) -> None:
         self._tokens_ST[slot, : len(tokens)] = tokens
         self._lengths_S[slot] = len(tokens)
-        self._versions[slot] = version
+        self._under[slot] = under
 
     def forget(self) -> None:
         """Free every slot and forget what they hold."""
         self._lengths_S[:] = 0
-        self._versions = [None] * len(self._versions)
+        self._under = [_NOBODY] * len(self._under)
         self._is_free_S[:] = True

@@ -1,8 +1,9 @@
 """Sessions, given or inferred: trees that edits and undo branch, and prompts that continue their parents' tokens."""
 
+from pathlib import Path
 from typing import Any
 
-from api_harness import MODEL, Service, wait_for
+from api_harness import MODEL, Service, serve, wait_for
 from scripted_policy import says
 
 from core.events import Completion, SessionEnded, Topic
@@ -53,6 +54,22 @@ def test_the_same_words_from_another_user_or_tenant_are_another_session(service:
     assert second.parent_id is None
     third = ask(service, user("a"), assistant("hello"), user("b"), user="ada")
     assert third.parent_id == first.inference_id
+
+
+def test_what_the_engine_computed_is_shared_with_the_same_speaker_alone(tmp_path: Path) -> None:
+    bound = [{"key": f"key-of-{name}", "namespace": "ours", "user": name} for name in ("ada", "bob")]
+    free = [{"key": f"key-of-{name}", "namespace": name, "name": name} for name in ("team", "crew")]
+    with serve(tmp_path / "service", keys=[*bound, *free], namespaces={"crew": {"shares_prefixes": True}}) as service:
+        asked = [("ada", None), ("ada", "ada"), ("bob", None)]
+        asked += [(name, who) for name in ("team", "crew") for who in ("ada", "bob", None)]
+        for name, who in asked:
+            service.chat("hi", headers={"authorization": f"Bearer key-of-{name}"}, **({"user": who} if who else {}))
+        ada, named, bob, *others = (request.cache_scope for request in service.policy.requests)
+        assert ada == named
+        assert None not in (ada, bob, *others)
+        assert len({ada, bob, *others[:3]}) == 5, "a user, or else the key"
+        assert len({*others[3:]}) == 1, "all of the namespace, as its operator wants it"
+        assert not {ada, bob, *others[:3]} & {*others[3:]}
 
 
 def test_undo_and_regenerate_branch_the_tree(service: Service) -> None:

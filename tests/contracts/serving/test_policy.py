@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import made_events
+import msgspec
 import pytest
 from engine_world import Published
 from fleet_world import Fleet, sglang_fleet
@@ -146,6 +147,14 @@ def test_only_the_last_chunk_has_a_finish_reason_and_only_the_first_tells_the_ca
     assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
     assert chunks[0].cached_tokens is not None
     assert all(chunk.cached_tokens is None for chunk in chunks[1:])
+
+
+def test_a_prefix_is_found_within_its_scope_alone(ask: Ask, kind: str) -> None:
+    asked = [msgspec.structs.replace(asking(), cache_scope=scope) for scope in ("ada", "bob", "ada", "bob")]
+    *first, ada, bob = (ask(each)[0].cached_tokens for each in asked)
+    assert first == [0, 0]
+    assert ada == bob
+    assert ada or kind == "http", "which has no such cache"
 
 
 def test_tokens_come_as_they_are_sampled(ask: Ask) -> None:

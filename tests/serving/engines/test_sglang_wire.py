@@ -25,6 +25,7 @@ def said(sampling: Sampling, *, stop: tuple[int, ...] = (), top: int = 0) -> dic
         sampling=sampling,
         stop_token_ids=stop,
         top_logprobs=top,
+        cache_scope="one user's",
     )
     return dict(json.loads(encode_request(request, "rid-1")))
 
@@ -113,6 +114,7 @@ def test_tokens_and_logprobs_are_asked_for_as_they_come() -> None:
     whole = said(Sampling(), top=4)
     assert (whole["rid"], whole["input_ids"]) == ("rid-1", [5, 6])
     assert (whole["stream"], whole["return_logprob"], whole["top_logprobs_num"]) == (True, True, 4)
+    assert whole["extra_key"] == "one user's", "under which alone its cache is looked at"
 
 
 # ------------------------------------------------------------------------------------------------ answers

@@ -95,5 +95,6 @@ def encode_request(request: GenerateRequest, rid: str) -> bytes:
             "stream": True,
             "return_logprob": True,
             "top_logprobs_num": request.top_logprobs,
+            "extra_key": request.cache_scope,  # of its radix cache, whose entries are matched under one such key
         }
     )
