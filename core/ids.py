@@ -123,6 +123,7 @@ UNKNOWN = base_ref(0)
 """No version of ours: an engine was given weights behind our back."""
 
 _ROUTING_BYTES = 2
+_UUID_CHARACTERS = 36
 
 
 def session_routing(session_id: SessionId) -> int:
@@ -160,6 +161,9 @@ def new_outcome_id() -> OutcomeId:
 
 
 def is_uuid(text: str) -> bool:
+    """Return whether the text is a UUID, with four hyphens and nothing around it, as ids of ours are."""
+    if len(text) != _UUID_CHARACTERS:
+        return False
     try:
         uuid.UUID(text)
     except ValueError:

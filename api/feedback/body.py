@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.feedback.measures import check_measured, measured
+from api.feedback.measures import LONGEST_SNAPSHOT, check_measured, measured
 from api.feedback.targets import NamedTurn
 from api.feedback.values import check_level, check_value
 from api.turns.answer_ids import inference_in
@@ -17,6 +17,8 @@ from core.errors import InvalidRequest
 from core.events import Outcome, TokenRange, ToolCallTarget
 from core.ids import InferenceId, OutcomeId, SessionId, is_uuid, new_outcome_id
 
+WITHDRAWAL = "withdrawal:"
+"""What ids of withdrawals begin with, and no feedback's: whoever had such an id before would undo the withdrawal."""
 _TEXTS = ("final_text", "diff", "snapshot")
 Text = Annotated[str, Meta(max_length=512)]
 
@@ -30,21 +32,21 @@ class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     the text kept as
     `evidence`."""
 
-    feedback_id: str | None = None
-    inference_id: str | None = None
-    session_id: str | None = None
+    feedback_id: Text | None = None
+    inference_id: Text | None = None
+    session_id: Text | None = None
     user: str | None = None
-    metric_name: str
+    metric_name: Text
     value: bool | float | str | msgspec.UnsetType = msgspec.UNSET
     final_text: str | None = None
     diff: str | None = None
     snapshot: str | None = None
     tags: Annotated[dict[Text, Text], Meta(max_length=16)] | None = None
-    supersedes: str | None = None
+    supersedes: Text | None = None
     target_range: TokenRange | None = None
-    tool_call_id: str | None = None
+    tool_call_id: Text | None = None
     observed_at: Annotated[datetime, Meta(tz=True)] | None = None
-    evidence: str | None = None
+    evidence: Annotated[str, Meta(max_length=LONGEST_SNAPSHOT)] | None = None
     source: Literal["client", "user", "environment", "judge"] = "client"
 
 
@@ -59,6 +61,8 @@ def check_body(context: Context, body: FeedbackBody) -> None:
     for name in ("feedback_id", "session_id", "supersedes"):
         if getattr(body, name) is not None:
             check_id(getattr(body, name), name)
+    if body.feedback_id is not None and body.feedback_id.startswith(WITHDRAWAL):
+        raise InvalidRequest(f"feedback_id: {WITHDRAWAL} is for withdrawals", param="feedback_id", code="reserved_id")
 
 
 async def value_of(context: Context, body: FeedbackBody, named: NamedTurn) -> bool | float | str:
@@ -96,7 +100,7 @@ def outcome_of(context: Context, identity: Identity, body: FeedbackBody, value: 
         target_call=None if body.tool_call_id is None else ToolCallTarget(tool_call_id=body.tool_call_id),
         evidence=next((text for name in ("evidence", *_TEXTS) if (text := getattr(body, name)) is not None), None),
         source=body.source,
-        observed_at=now if body.observed_at is None else _observed(body.observed_at, now, context),
+        observed_at=now if body.observed_at is None else check_time(context, body.observed_at),
         received_at=now,
         supersedes=None if body.supersedes is None else OutcomeId(body.supersedes),
         tags=body.tags or {},
@@ -109,9 +113,9 @@ def subject_of(body: FeedbackBody) -> tuple[InferenceId | None, SessionId | None
     return inference_id, None if body.session_id is None else SessionId(body.session_id)
 
 
-def _observed(at: datetime, now: datetime, context: Context) -> datetime:
+def check_time(context: Context, at: datetime) -> datetime:
     """Return the moment in UTC. Raises InvalidRequest for one in the future or before the calendar's first year."""
-    ahead_s = (at - now).total_seconds()
+    ahead_s = (at - context.services.clock.now()).total_seconds()
     most_s = context.services.settings.feedback.clock_skew_s
     if ahead_s > most_s:
         message = f"observed_at: {ahead_s:.0f} s ahead of our clock; at most {most_s:g}"

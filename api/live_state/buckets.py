@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from api.live_state.recent import Recent
+from api.live_state.recent import Recent, bytes_of
 from core.ports import Allowance, Bucket
 
 _ROUNDING_S = 1e-6  # sums of times of this size are not exact
@@ -12,8 +12,8 @@ _ROUNDING_S = 1e-6  # sums of times of this size are not exact
 class Buckets:
     """The buckets of one process."""
 
-    def __init__(self, max_entries: int) -> None:
-        self._full_at: Recent[float] = Recent(max_entries)  # monotonic; absent: full
+    def __init__(self, max_bytes: int) -> None:
+        self._full_at: Recent[float] = Recent(max_bytes)  # monotonic; absent: full
 
     def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
         now = time.monotonic()
@@ -22,7 +22,7 @@ class Buckets:
         if not any(waits):
             empty_for = [full_in + 1 / bucket.rate_per_s for bucket, full_in in zip(buckets, empty_for, strict=True)]
             for bucket, full_in_s in zip(buckets, empty_for, strict=True):
-                self._full_at.put(bucket.name, now + full_in_s)
+                self._full_at.put(bucket.name, now + full_in_s, bytes_of(bucket.name))
         return [allowance(*of) for of in zip(buckets, empty_for, waits, strict=True)]
 
     def _full_in(self, bucket: Bucket, now: float) -> float:

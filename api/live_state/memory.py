@@ -8,13 +8,14 @@ from typing import Final, Self
 from api.live_state.buckets import Buckets
 from api.live_state.changes import Channels
 from api.live_state.counting import Slots
-from api.live_state.recent import Recent
+from api.live_state.recent import Recent, bytes_of
 from api.live_state.rooms import Rooms
 from core.ids import InferenceId, Namespace, SessionId
 from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain
 
-DEFAULT_ENTRIES = 100_000
-DEFAULT_CHAIN_TOKENS = 2_000_000  # at most 36 bytes each: 72 MB
+MAX_BYTES: Final = 32 << 20  # of each map: about 100,000 entries of names that nobody made long
+MAX_CHAIN_BYTES: Final = 96 << 20
+_TOKEN_BYTES: Final = 36  # at most, within a tuple
 
 
 class MemoryLiveState:
@@ -22,12 +23,12 @@ class MemoryLiveState:
 
     state: Final = "ok"
 
-    def __init__(self, max_entries: int = DEFAULT_ENTRIES, max_chain_tokens: int = DEFAULT_CHAIN_TOKENS) -> None:
-        self._chains: Recent[TokenChain] = Recent(max_entries, max_chain_tokens)
-        self._inferences: Recent[SessionId] = Recent(max_entries)
-        self._sessions: Recent[bool] = Recent(max_entries)
-        self._claims: Rooms[str] = Rooms(max_entries)
-        self._buckets = Buckets(max_entries)
+    def __init__(self, max_bytes: int = MAX_BYTES, max_chain_bytes: int = MAX_CHAIN_BYTES) -> None:
+        self._chains: Recent[TokenChain] = Recent(max_chain_bytes)
+        self._inferences: Recent[SessionId] = Recent(max_bytes)
+        self._sessions: Recent[bool] = Recent(max_bytes)
+        self._claims: Rooms[str] = Rooms(max_bytes)
+        self._buckets = Buckets(max_bytes)
         self.slots = Slots()
         self.channels = Channels()
 
@@ -40,14 +41,14 @@ class MemoryLiveState:
         return None
 
     async def put_inference(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> None:
-        self._inferences.put((namespace, inference_id), session_id)
-        self._sessions.put((namespace, session_id), True)
+        self._inferences.put((namespace, inference_id), session_id, bytes_of(inference_id, session_id))
+        self._sessions.put((namespace, session_id), True, bytes_of(session_id))
 
     async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: TokenChain) -> None:
         await self.put_inference(namespace, chain.inference_id, chain.session_id)
-        share = -(-len(chain.token_ids) // max(1, len(transcript_digests)))  # all keep the same tuple
+        share = -(-len(chain.token_ids) * _TOKEN_BYTES // max(1, len(transcript_digests)))  # all keep the same tuple
         for digest in transcript_digests:
-            self._chains.put((namespace, digest), chain, share)
+            self._chains.put((namespace, digest), chain, share + bytes_of(digest))
 
     async def settle(self) -> None:
         return None
@@ -69,7 +70,7 @@ class MemoryLiveState:
         room = _room(namespace, key)
         holder = self._claims.get(room, key)
         if holder is None:
-            self._claims.put(room, key, content_digest)
+            self._claims.put(room, key, content_digest, bytes_of(key, content_digest))
             return content_digest
         return holder
 

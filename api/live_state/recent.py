@@ -1,27 +1,35 @@
 """A map that keeps the entries that were used last."""
 
+import math
+import sys
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 V = TypeVar("V")
+ENTRY_BYTES: Final = 160
+"""What an entry takes beside its texts."""
+
+
+def bytes_of(*texts: str) -> int:
+    """Return about how many bytes an entry of these texts takes: clients choose some of them."""
+    return ENTRY_BYTES + sum(map(sys.getsizeof, texts))
 
 
 class Recent(Generic[V]):
-    """A map of the most recently used entries, bounded by their number and their total weight."""
+    """A map of the most recently used entries, bounded by their total weight. The newest stays in any case."""
 
-    def __init__(self, max_entries: int, max_weight: int = 0) -> None:
+    def __init__(self, max_weight: float = math.inf) -> None:
         self._entries: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
-        self._max_entries = max_entries
         self._max_weight = max_weight
-        self._weight = 0
+        self.weight = 0
 
-    def put(self, key: Hashable, value: V, weight: int = 0) -> None:
+    def put(self, key: Hashable, value: V, weight: int) -> None:
         self.drop(key)
         self._entries[key] = (value, weight)
-        self._weight += weight
-        while len(self._entries) > self._max_entries or (self._weight > self._max_weight and len(self._entries) > 1):
-            self._weight -= self._entries.popitem(last=False)[1][1]
+        self.weight += weight
+        while self.weight > self._max_weight and len(self._entries) > 1:
+            self.drop_oldest()
 
     def get(self, key: Hashable) -> V | None:
         entry = self._entries.get(key)
@@ -30,7 +38,11 @@ class Recent(Generic[V]):
         self._entries.move_to_end(key)
         return entry[0]
 
-    def drop(self, key: Hashable) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._weight -= entry[1]
+    def drop(self, key: Hashable) -> int:
+        """Drop the entry, if there is one, and return what it weighed."""
+        _, weight = self._entries.pop(key, (None, 0))
+        self.weight -= weight
+        return weight
+
+    def drop_oldest(self) -> int:
+        return self.drop(next(iter(self._entries)))

@@ -1,40 +1,37 @@
 """A map of the entries that were used last, in rooms that share one bound."""
 
-from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
+
+from api.live_state.recent import Recent
 
 V = TypeVar("V")
 
 
 class Rooms(Generic[V]):
-    """A map of the most recently used entries, bounded by their number over all rooms.
+    """A map of the most recently used entries, bounded by their weight over all rooms.
 
-    Beyond the bound the room with most entries gives up its oldest: whoever fills one crowds nobody out of another.
-    Rooms are to be few, since the fullest is looked for among all."""
+    Beyond the bound the heaviest room gives up its oldest: whoever fills one crowds nobody out of another. Rooms are
+    to be few, since the heaviest is looked for among all."""
 
-    def __init__(self, max_entries: int) -> None:
-        self._rooms: dict[Hashable, OrderedDict[Hashable, V]] = {}
-        self._max_entries = max_entries
-        self._entries = 0
+    def __init__(self, max_weight: int) -> None:
+        self._rooms: dict[Hashable, Recent[V]] = {}
+        self._max_weight = max_weight
+        self._weight = 0
 
-    def put(self, room: Hashable, key: Hashable, value: V) -> None:
+    def put(self, room: Hashable, key: Hashable, value: V, weight: int) -> None:
         self.drop(room, key)
-        self._rooms.setdefault(room, OrderedDict())[key] = value
-        self._entries += 1
-        if self._entries > self._max_entries:
-            max(self._rooms.values(), key=len).popitem(last=False)
-            self._entries -= 1
+        self._rooms.setdefault(room, Recent()).put(key, value, weight)
+        self._weight += weight
+        while self._weight > self._max_weight:
+            heaviest = max(self._rooms.values(), key=lambda each: each.weight)
+            self._weight -= heaviest.drop_oldest()
 
     def get(self, room: Hashable, key: Hashable) -> V | None:
         entries = self._rooms.get(room)
-        if entries is None or key not in entries:
-            return None
-        entries.move_to_end(key)
-        return entries[key]
+        return None if entries is None else entries.get(key)
 
     def drop(self, room: Hashable, key: Hashable) -> None:
         entries = self._rooms.get(room)
-        if entries is not None and key in entries:
-            del entries[key]
-            self._entries -= 1
+        if entries is not None:
+            self._weight -= entries.drop(key)

@@ -26,6 +26,9 @@ _DEFAULT_LIMIT = 100
 _POLL_S = 0.25
 _ANNOUNCED_POLL_S = 2.0
 _HEARTBEAT_S = 15.0
+_SHOWN_CHARACTERS = 4096
+MOST_OUTCOMES = 1000
+"""The most that a story shows: anybody may say as much of a turn as he likes."""
 _TURN_FIELDS = (
     "inference_id", "session_id", "turn_index", "workload", "purpose", "received_at", "policy_versions",
     "finish_reason", "text", "trainable", "untrainable_reasons",
@@ -145,16 +148,16 @@ def _story(view: View, identity: Identity, inference_id: InferenceId) -> dict[st
     turn = view.turns.get(identity.namespace, inference_id)
     if turn is None or not identity.sees(turn):
         return None
-    outcomes = view.outcomes.of_turns([inference_id])
-    of_session = view.outcomes.of_session(identity.namespace, turn.session_id)
+    outcomes = view.outcomes.of_turns([inference_id], MOST_OUTCOMES)
+    of_session = view.outcomes.of_session(identity.namespace, turn.session_id, MOST_OUTCOMES)
     outcomes += [outcome for outcome in of_session if outcome.inference_id is None]
     fields = to_builtins(turn)
     return {
         **{name: fields[name] for name in _TURN_FIELDS},
         "stored": turn.unstored is None,
         "completion_tokens": turn.num_output_tokens,
-        "outcomes": [_fields(outcome) for outcome in outcomes if identity.sees(outcome)],
-        "rewards": [_fields(reward) for reward in view.rewards.of_turns([inference_id])],
+        "outcomes": [plain(outcome) for outcome in outcomes if identity.sees(outcome)],
+        "rewards": [plain(reward) for reward in view.rewards.of_turns([inference_id])],
     }
 
 
@@ -186,10 +189,15 @@ async def _events(services: ApiServices, feed: RewardFeed, namespace: Namespace,
 
 
 def described(sequence: int, reward: Reward) -> dict[str, Any]:
-    return {"sequence": sequence, **_fields(reward)}
+    return {"sequence": sequence, **plain(reward)}
 
 
-def _fields(event: Reward | Outcome) -> dict[str, Any]:
+def plain(event: Reward | Outcome) -> dict[str, Any]:
+    """Return an event's fields, as stories show them: of evidence the beginning, since there may be much of it.
+
+    `GET /v1/feedback/{feedback_id}` shows all of one."""
     fields: dict[str, Any] = to_builtins(event)
     del fields["type"]
+    if fields.get("evidence") is not None:
+        fields["evidence"] = fields["evidence"][:_SHOWN_CHARACTERS]
     return fields

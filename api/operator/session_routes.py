@@ -13,6 +13,7 @@ from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
 from api.access.trail import Note, note_of
 from api.feedback.targets import check_session_is_own, has_session
+from api.operator.rewards import MOST_OUTCOMES, plain
 from api.turns.lookup import look_up
 from api.turns.session_ids import is_id
 from core.codec import to_builtins
@@ -73,14 +74,14 @@ def _session(view: View, identity: Identity, session_id: SessionId, note: Note) 
         return None
     note.saw(*(turn.user_id for turn in turns))
     ids = [turn.inference_id for turn in turns]
-    outcomes = [outcome for outcome in view.outcomes.of_turns(ids) if identity.sees(outcome)]
+    outcomes = [outcome for outcome in view.outcomes.of_turns(ids, MOST_OUTCOMES) if identity.sees(outcome)]
     rewards = view.rewards.of_turns(ids)
-    of_session = view.outcomes.of_session(identity.namespace, session_id)
+    of_session = view.outcomes.of_session(identity.namespace, session_id, MOST_OUTCOMES)
     return {
         "session_id": session_id,
         "turns": [_described(turn, outcomes, rewards) for turn in turns],
         "outcomes": [
-            _plain(outcome) for outcome in of_session if outcome.inference_id is None and identity.sees(outcome)
+            plain(outcome) for outcome in of_session if outcome.inference_id is None and identity.sees(outcome)
         ],
     }
 
@@ -92,12 +93,6 @@ def _described(turn: Completion, outcomes: list[Outcome], rewards: list[Reward])
         "stored": turn.unstored is None,
         "prompt_tokens": turn.num_prompt_tokens,
         "completion_tokens": turn.num_output_tokens,
-        "outcomes": [_plain(outcome) for outcome in outcomes if outcome.inference_id == turn.inference_id],
-        "rewards": [_plain(reward) for reward in rewards if reward.inference_id == turn.inference_id],
+        "outcomes": [plain(outcome) for outcome in outcomes if outcome.inference_id == turn.inference_id],
+        "rewards": [plain(reward) for reward in rewards if reward.inference_id == turn.inference_id],
     }
-
-
-def _plain(event: Outcome | Reward) -> dict[str, Any]:
-    fields: dict[str, Any] = to_builtins(event)
-    del fields["type"]
-    return fields

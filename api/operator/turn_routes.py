@@ -9,11 +9,12 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
 from api.access.trail import Note, note_of
+from api.operator.rewards import MOST_OUTCOMES, plain
 from api.turns.lookup import look_up
 from api.turns.session_ids import is_id
 from core.codec import to_builtins
 from core.errors import NotFound
-from core.events import Completion, Outcome, Reward
+from core.events import Completion
 from core.ids import InferenceId
 from core.ports import Renderer
 from core.store.work import View
@@ -60,8 +61,9 @@ def _story(
     if turn is None or not identity.sees(turn):
         return None
     note.saw(turn.user_id)
-    outcomes = view.outcomes.of_session(identity.namespace, turn.session_id)
-    outcomes += [outcome for outcome in view.outcomes.of_turns([inference_id]) if outcome.session_id is None]
+    outcomes = view.outcomes.of_session(identity.namespace, turn.session_id, MOST_OUTCOMES)
+    of_turn = view.outcomes.of_turns([inference_id], MOST_OUTCOMES)
+    outcomes += [outcome for outcome in of_turn if outcome.session_id is None]
     about = [outcome for outcome in outcomes if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]
     fields = to_builtins(turn)
     return {
@@ -70,8 +72,8 @@ def _story(
         "prompt_tokens": turn.num_prompt_tokens,
         "completion_tokens": turn.num_output_tokens,
         "tokens": list(_tokens(turn, renderer)),
-        "outcomes": [_plain(outcome) for outcome in sorted(about, key=lambda outcome: outcome.received_at)],
-        "rewards": [_plain(reward) for reward in view.rewards.of_turns([inference_id])],
+        "outcomes": [plain(outcome) for outcome in sorted(about, key=lambda outcome: outcome.received_at)],
+        "rewards": [plain(reward) for reward in view.rewards.of_turns([inference_id])],
     }
 
 
@@ -86,9 +88,3 @@ def _tokens(turn: Completion, renderer: Renderer) -> Iterator[dict[str, Any]]:
             "logprob": turn.logprobs[place] if place < len(turn.logprobs) else None,
             "version": versions[place] if place < len(versions) else None,
         }
-
-
-def _plain(event: Outcome | Reward) -> dict[str, Any]:
-    fields: dict[str, Any] = to_builtins(event)
-    del fields["type"]
-    return fields

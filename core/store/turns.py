@@ -320,8 +320,8 @@ class OutcomesReader(Repository):
         ).scalar()
         return None if record is None else _decode_outcome(record)
 
-    def of_turns(self, inference_ids: Sequence[InferenceId]) -> list[Outcome]:
-        """Return what was said of turns in their own namespace.
+    def of_turns(self, inference_ids: Sequence[InferenceId], most: int | None = None) -> list[Outcome]:
+        """Return what was said of turns in their own namespace, at most so much of it: the newest.
 
         Another namespace may have named a turn while nobody could tell it that it has no such turn."""
         table, turns = tables.outcomes, tables.turns
@@ -330,18 +330,21 @@ class OutcomesReader(Repository):
             select(table.c.record)
             .join(turns, of_its_own)
             .where(table.c.inference_id.in_(list(inference_ids)))
-            .order_by(table.c.received_at)
+            .order_by(table.c.received_at.desc())
+            .limit(most)
         )
-        return [_decode_outcome(row.record) for row in rows]
+        return [_decode_outcome(row.record) for row in rows][::-1]
 
-    def of_session(self, namespace: Namespace, session_id: SessionId) -> list[Outcome]:
+    def of_session(self, namespace: Namespace, session_id: SessionId, most: int | None = None) -> list[Outcome]:
+        """Return what was said of a session, at most so much of it: the newest."""
         table = tables.outcomes
         rows = self._connection.execute(
             select(table.c.record)
             .where(table.c.namespace == namespace, table.c.session_id == session_id)
-            .order_by(table.c.received_at)
+            .order_by(table.c.received_at.desc())
+            .limit(most)
         )
-        return [_decode_outcome(row.record) for row in rows]
+        return [_decode_outcome(row.record) for row in rows][::-1]
 
     def of_judged_turns(self, name: str) -> Iterator[list[Outcome]]:
         """Iterate over the turns that have an outcome of that name, and yield all outcomes of each."""

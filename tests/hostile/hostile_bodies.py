@@ -1,10 +1,11 @@
 """Bodies of about four MiB, each costly to read in its own way; all are within the service's size limit."""
 
+import gzip
 import json
 import random
 from collections.abc import Iterator
 
-from hostile_requests import CHAT, FEEDBACK, MESSAGES, MODEL, Attack
+from hostile_requests import CHAT, FEEDBACK, MESSAGES, MODEL, SERVED, Attack
 
 SIZE = (4 << 20) - 4_096
 ROUNDS = 3
@@ -18,6 +19,27 @@ def large_bodies() -> Iterator[Attack]:
         for name, body in _bodies(chance):
             path = FEEDBACK if name.startswith("feedback") else CHAT
             yield Attack("large bodies", name, "POST", path, body, answers=REFUSED_OR_FULL)
+        yield from _exports()
+
+
+def _exports() -> Iterator[Attack]:
+    """Yield exports of a few kilobytes that are large once they are decompressed."""
+    spans = _field(1, _field(2, b"\x12\0" * (SIZE // 2 - 100)))
+    attribute = _field(9, _field(1, b"gen_ai.conversation.id") + _field(2, _field(1, b"c" * (SIZE - 200))))
+    answered = _field(9, _field(1, b"gen_ai.response.id") + _field(2, _field(1, b"chatcmpl-x")))
+    named = _field(1, _field(2, _field(2, attribute + answered)))
+    sent = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
+    for name, body in (("empty spans", spans), ("a long name", named)):
+        content = gzip.compress(body, mtime=0)
+        yield Attack("exports", name, "POST", "/v1/traces", content, sent, REFUSED_OR_FULL | SERVED)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    size, length = len(content), b""
+    while size > 0x7F:
+        length += bytes([size & 0x7F | 0x80])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
 
 
 def _bodies(chance: random.Random) -> Iterator[tuple[str, bytes]]:

@@ -18,8 +18,8 @@ from api.access.identity import Identity
 from api.access.limits import admit
 from api.access.plain import foreign_body_of, identity_of, json_body, json_response, told_ignored
 from api.feedback.reports.joining import Clues, Joining, Unjoined
-from api.feedback.reports.links import Link, link
-from api.feedback.reports.report import Report, count_unjoined, digest_of, take_reports
+from api.feedback.reports.links import LONGEST_NAME, Link, link
+from api.feedback.reports.report import Report, count_unjoined, digest_of, take_reports, told
 
 _SOURCE, _BAD_TIME = "continue", "bad_time"
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -76,17 +76,17 @@ async def _take(context: Context, identity: Identity, event: ContinueData) -> di
         Report(source=_SOURCE, metric=metric, value=value, clues=clues, digest=digest) for metric, value in outcomes
     ]
     reasons = await take_reports(context, identity, reports, admitted=True)
-    told = [reason for reason in reasons if reason is not None]
-    for reason in told:
+    why = [reason for reason in reasons if reason is not None]
+    for reason in why:
         count_unjoined(identity.namespace, _SOURCE, reason)
-    if told:
-        return {"status": "unjoined", "reason": told[0]}
+    if why:
+        return {"status": "unjoined", "reason": told(identity, why[0])}
     return {"status": "recorded"}
 
 
 async def _link(context: Context, identity: Identity, data: Data, at: datetime) -> dict[str, Any]:
     """Learn which session of ours Continue's is, from an answer that both know."""
-    conversation = _text(data, "sessionId")
+    conversation = _name(data, "sessionId")
     await admit(context.services.live_state, identity)
     clues = _clues(data, at)
     try:
@@ -100,8 +100,8 @@ async def _link(context: Context, identity: Identity, data: Data, at: datetime) 
 
 def _clues(data: Data, at: datetime) -> Clues:
     return Clues(
-        answers=tuple(filter(None, (_text(data, "completionId"),))),
-        tool_call=_text(data, "toolCallId"),
+        answers=tuple(filter(None, (_name(data, "completionId"),))),
+        tool_call=_name(data, "toolCallId"),
         text=_text(data, "completion"),
         prompt=_text(data, "prompt"),
         at=at,
@@ -111,6 +111,11 @@ def _clues(data: Data, at: datetime) -> Clues:
 def _text(data: Data, name: str) -> str | None:
     value = data.get(name)
     return value if isinstance(value, str) and value else None
+
+
+def _name(data: Data, name: str) -> str | None:
+    text = _text(data, name)
+    return None if text is None or len(text) > LONGEST_NAME else text
 
 
 def _moment(data: Data, now: datetime) -> datetime | None:

@@ -1,5 +1,6 @@
 """Names that clients give to our answers and conversations, as their traces tell."""
 
+import hashlib
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -16,6 +17,8 @@ from core.store.work import View
 _SEVERAL: Final = "several"
 _FIRST, _TWICE = "", "twice"
 _CONVERSATION: Final = "conversation:"
+LONGEST_NAME: Final = 512
+"""The most characters of what clients call something; nothing is known by a longer name."""
 
 
 class Ambiguous(Exception):
@@ -93,4 +96,5 @@ def _key(which: str, identity: Identity, name: str) -> str:
     """Return the key of a link, which holds for whoever told it alone: others may use the same names.
 
     That a name has several answers is a claim of the same kind, and used later: it is forgotten later, too."""
-    return "\0".join((f"link:{which}", identity.user or identity.by, name))
+    named = hashlib.blake2b("\0".join((identity.user or identity.by, name)).encode(), digest_size=16)
+    return f"link:{which}\0{named.hexdigest()}"

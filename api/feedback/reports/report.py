@@ -11,15 +11,21 @@ import msgspec
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import admit
-from api.feedback.body import FeedbackBody, check_body, outcome_of
+from api.feedback.body import FeedbackBody, check_time
 from api.feedback.recording import known_of, record_feedback
 from api.feedback.reports.joining import Clues, Joined, Joining, Unjoined
 from api.feedback.side_by_side import side_by_side
-from api.feedback.values import check_value
+from api.feedback.values import check_level, check_value
 from core.errors import Conflict, RateLimited, RequestError, Unavailable
 from core.ids import Namespace, OutcomeId
 from core.telemetry import JOINED_EVENTS, UNJOINED_EVENTS
 
+LONGEST_EVIDENCE = 16_384
+"""The most characters of a report's evidence: all events of an export may have the same."""
+_HIDDEN = "unknown"
+_OF_TURNS = frozenset(
+    f"unknown_{what}" for what in ("conversation", "id", "inference", "session", "text", "tool_call")
+) | {"ambiguous", "no_turn", "too_many_turns"}
 _REPORTS = uuid.UUID("c9a7a2f4-6b1e-4f53-9d0e-0c7f6a1b5d21")  # names the ids of reports (RFC 9562, v5)
 
 
@@ -83,14 +89,14 @@ async def _take(
 ) -> str | None:
     """Take one report, and return why it became no outcome. Raises TooManyRequests and Unavailable."""
     try:
-        joined = await joining.join(report.clues)
-        body = _body(report, joined, own)
-        check_body(context, body)
+        # Before the turn is sought: what is refused only where there is one would tell that there is.
         check_value(context.services.spec, report.metric, report.value)
-        outcome_of(context, identity, body, report.value)  # refuses its time
+        check_level(context.services.spec, report.metric, of_session=report.clues.about_session)
+        check_time(context, report.clues.at)
+        joined = await joining.join(report.clues)
         if not admitted:
             await admit(context.services.live_state, identity)
-        await record_feedback(context, identity, body)
+        await record_feedback(context, identity, _body(report, joined, own))
     except Unjoined as unjoined:
         return unjoined.reason
     except Conflict:
@@ -112,7 +118,7 @@ def _body(report: Report, joined: Joined, own: OutcomeId) -> FeedbackBody:
         value=report.value,
         tool_call_id=report.clues.tool_call if joined.by == "tool_call" else None,
         observed_at=report.clues.at,
-        evidence=report.evidence,
+        evidence=report.evidence and report.evidence[:LONGEST_EVIDENCE],
         source=report.said_by,
         tags={"reported_by": report.source, **report.tags},
     )
@@ -120,6 +126,11 @@ def _body(report: Report, joined: Joined, own: OutcomeId) -> FeedbackBody:
 
 def count_unjoined(namespace: Namespace, source: str, reason: str) -> None:
     UNJOINED_EVENTS.labels(namespace, source, reason).inc()
+
+
+def told(identity: Identity, reason: str) -> str:
+    """Return the reason as its client is told it: of a key that speaks for one user, not whether others' turns fit."""
+    return _HIDDEN if identity.user is not None and reason in _OF_TURNS else reason
 
 
 def _id_of(identity: Identity, report: Report) -> OutcomeId:

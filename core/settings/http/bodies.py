@@ -15,7 +15,8 @@ class BodySettings(Section):
     in_flight_bytes: int = Field(default=64 << 20, gt=0)
     """Total size of the large bodies that are being read; more is refused with 503 and `Retry-After`."""
     values: int = Field(default=100_000, ge=1)
-    """JSON values in one of them, its keys not counted; more are refused with 413."""
+    """JSON values in one of them, its keys not counted, or fields in an export by protobuf, however large; more are
+    refused with 413."""
     work_s: float = Field(default=20.0, gt=0)
     """How long one step of reading one of them may take; refused with 413 then."""
 

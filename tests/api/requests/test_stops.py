@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.live_state.memory import MemoryLiveState
+from api.live_state.recent import bytes_of
 from api.requests.stops import StopCutter
 from core.ids import InferenceId, Namespace, SessionId
 from core.ports import TokenChain
 
+MOST = 4_000
 TEXT = st.text(alphabet="abc", max_size=20)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=4)
 
@@ -51,13 +53,12 @@ def chain(number: int, tokens: int) -> TokenChain:
 @given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=30))
 def test_live_state_is_bounded_and_forgets_the_oldest(sizes: list[int]) -> None:
     async def scenario() -> None:
-        state, namespace = MemoryLiveState(max_entries=8, max_chain_tokens=100), Namespace("n")
+        state, namespace = MemoryLiveState(max_chain_bytes=MOST), Namespace("n")
         for number, size in enumerate(sizes):
             await state.put_chain(namespace, [str(number)], chain(number, size))
         kept = [n for n in range(len(sizes)) if await state.get_chain(namespace, [str(n)]) is not None]
         assert kept == list(range(kept[0], len(sizes)))
-        assert len(kept) <= 8
-        assert sum(sizes[n] for n in kept) <= 100 or len(kept) == 1
+        assert sum(36 * sizes[n] + bytes_of(str(n)) for n in kept) <= MOST or len(kept) == 1
         assert await state.get_chain(Namespace("other"), [str(kept[-1])]) is None
 
     asyncio.run(scenario())

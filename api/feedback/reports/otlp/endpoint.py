@@ -33,7 +33,7 @@ from api.feedback.reports.otlp import wire
 from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, logged, traced
 from api.feedback.reports.otlp.mapping import link_of, reports_of
 from api.feedback.reports.otlp.table import EventTable
-from api.feedback.reports.report import Report, count_unjoined, take_reports
+from api.feedback.reports.report import Report, count_unjoined, take_reports, told
 from api.http.asgi import JSON, ClientGone, Headers, Receive, Scope, Send, raw_error_headers, send_body
 from api.http.body_shape import Raw
 from api.http.errors import describe, error_response
@@ -114,9 +114,9 @@ class OtlpEndpoint:
         spans: list[ClientSpan] = []
         events: Iterable[ClientEvent]
         if self._is_logs:
-            events = logged(wire.read_export(ExportLogsServiceRequest, media, content), most)
+            events = logged(wire.read_export(ExportLogsServiceRequest, media, content, most))
         else:
-            spans, events = traced(wire.read_export(ExportTraceServiceRequest, media, content), most)
+            spans, events = traced(wire.read_export(ExportTraceServiceRequest, media, content, most))
         reports: list[Report] = []
         refused = Counter[str]()
         for event in events:
@@ -138,7 +138,7 @@ class OtlpEndpoint:
         for report, reason in zip(reports, [*reasons, *["too_many"] * len(reports[most:])], strict=True):
             if reason is not None:
                 count_unjoined(identity.namespace, report.source, reason)
-                refused[reason] += 1
+                refused[told(identity, reason)] += 1
         return refused
 
 

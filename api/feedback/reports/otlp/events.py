@@ -2,20 +2,19 @@
 
 Shapes: https://github.com/open-telemetry/opentelemetry-proto (`logs.proto`, `trace.proto`, `common.proto`)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
+from api.feedback.reports.links import LONGEST_NAME
 from api.feedback.reports.report import digest_of
-from core.errors import TooLarge
 
-M = TypeVar("M")
 Attributes = Mapping[str, Any]
 _NANOS = 1_000_000_000
 
@@ -52,9 +51,9 @@ class ClientEvent(msgspec.Struct, frozen=True, kw_only=True):
     def get(self, name: str) -> Any:
         return self.attributes.get(name, self.around.get(name))
 
-    def text(self, names: Iterable[str]) -> str | None:
-        """Return the first of these attributes that is there, as text."""
-        return next((text for name in names if (text := as_text(self.get(name)))), None)
+    def named(self, names: Iterable[str]) -> str | None:
+        """Return the first of these attributes that is there, as a name."""
+        return next((name for each in names if (name := as_name(self.get(each)))), None)
 
     def at(self, now: datetime) -> datetime:
         """Return when it happened. Raises ValueError for a time beyond the calendar's."""
@@ -91,29 +90,20 @@ def as_text(value: Any) -> str:
     return ""
 
 
-class _Room:
-    """Room for so many messages in one export: empty ones take two bytes each, and far more once they are read."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._left = most, most
-
-    def within(self, messages: Sequence[M]) -> Sequence[M]:
-        """Return the messages. Raises TooLarge where there are more than fit."""
-        self._left -= len(messages)
-        if self._left < 0:
-            raise TooLarge(f"the export holds more than {self._most} messages", code="body_too_large")
-        return messages
+def as_name(value: Any) -> str:
+    """Return a plain value as text, like `as_text`; "" also where it is too long for a name."""
+    text = as_text(value)
+    return text if len(text) <= LONGEST_NAME else ""
 
 
-def logged(export: ExportLogsServiceRequest, most: int) -> Iterator[ClientEvent]:
-    """Iterate over the events of at most so many messages. Raises TooLarge."""
-    room = _Room(most)
-    for resource in room.within(export.resource_logs):
-        around = Around(_attributes(room.within(resource.resource.attributes), room))
-        for scope in room.within(resource.scope_logs):
-            for record in room.within(scope.log_records):
-                attributes = _attributes(room.within(record.attributes), room)
-                named = (record.event_name, attributes.get("event.name"), _plain(record.body, room))
+def logged(export: ExportLogsServiceRequest) -> Iterator[ClientEvent]:
+    """Iterate over the events."""
+    for resource in export.resource_logs:
+        around = Around(_attributes(resource.resource.attributes))
+        for scope in resource.scope_logs:
+            for record in scope.log_records:
+                attributes = _attributes(record.attributes)
+                named = (record.event_name, attributes.get("event.name"), _plain(record.body))
                 yield ClientEvent(
                     names=tuple(dict.fromkeys(name for name in named if isinstance(name, str) and name)),
                     attributes=attributes,
@@ -124,28 +114,27 @@ def logged(export: ExportLogsServiceRequest, most: int) -> Iterator[ClientEvent]
                 )
 
 
-def traced(export: ExportTraceServiceRequest, most: int) -> tuple[list[ClientSpan], list[ClientEvent]]:
-    """Return the spans of at most so many messages, and the events in them. Raises TooLarge."""
-    room = _Room(most)
+def traced(export: ExportTraceServiceRequest) -> tuple[list[ClientSpan], list[ClientEvent]]:
+    """Return the spans, and the events in them."""
     spans, events = [], []
-    for resource in room.within(export.resource_spans):
-        of_resource = Around(_attributes(room.within(resource.resource.attributes), room))
-        for scope in room.within(resource.scope_spans):
-            for span in room.within(scope.spans):
-                attributes = _attributes(room.within(span.attributes), room)
+    for resource in export.resource_spans:
+        of_resource = Around(_attributes(resource.resource.attributes))
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                attributes = _attributes(span.attributes)
                 around = Around(attributes, of_resource)
                 name = _span(span.trace_id, span.span_id)
                 spans.append(ClientSpan(attributes=attributes, name=name))
                 events += [
                     ClientEvent(
                         names=(event.name,),
-                        attributes=_attributes(room.within(event.attributes), room),
+                        attributes=_attributes(event.attributes),
                         around=around,
                         scope=scope.scope.name,
                         time_ns=event.time_unix_nano,
                         span=name,
                     )
-                    for event in room.within(span.events)
+                    for event in span.events
                 ]
     return spans, events
 
@@ -155,19 +144,19 @@ def _span(trace_id: bytes, span_id: bytes) -> str:
     return f"span:{trace_id.hex()}:{span_id.hex()}" if trace_id and span_id else ""
 
 
-def _attributes(pairs: Iterable[KeyValue], room: _Room) -> dict[str, Any]:
-    return {pair.key: _plain(pair.value, room) for pair in pairs}
+def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    return {pair.key: _plain(pair.value) for pair in pairs}
 
 
-def _plain(value: AnyValue, room: _Room) -> Any:
-    """Return the value as Python has it; protobuf bounds how deep it may be. Raises TooLarge."""
+def _plain(value: AnyValue) -> Any:
+    """Return the value as Python has it; protobuf bounds how deep it may be."""
     match value.WhichOneof("value"):
         case None:
             return None
         case "array_value":
-            return [_plain(each, room) for each in room.within(value.array_value.values)]
+            return [_plain(each) for each in value.array_value.values]
         case "kvlist_value":
-            return _attributes(room.within(value.kvlist_value.values), room)
+            return _attributes(value.kvlist_value.values)
         case "bytes_value":
             return value.bytes_value.hex()
         case kind:

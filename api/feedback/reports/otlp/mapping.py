@@ -6,7 +6,7 @@ from typing import Any
 
 from api.feedback.reports.joining import Clues
 from api.feedback.reports.links import Link
-from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, as_text
+from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, as_name, as_text
 from api.feedback.reports.otlp.table import EventSpec, EventTable, LinkSpec, Value
 from api.feedback.reports.report import Report, digest_of
 from core.reward_spec import OutcomeSpec, RewardSpec
@@ -57,7 +57,7 @@ def _said(event: ClientEvent, spec: EventSpec, rewards: RewardSpec) -> Iterator[
         if (number := _number(event.get(name))) is not None:
             yield metric, number, {}
     if spec.named is not None and (number := _number(event.get(spec.named.value))) is not None:
-        given = as_text(event.get(spec.named.by))
+        given = as_name(event.get(spec.named.by))
         metric = given if given in rewards.outcomes else spec.named.otherwise
         yield metric, _as_wanted(number, rewards.outcomes.get(metric)), {spec.named.by: given} if given else {}
 
@@ -81,12 +81,12 @@ def _as_wanted(number: float, outcome: OutcomeSpec | None) -> Value:
 
 
 def _clues(event: ClientEvent, spec: EventSpec, now: datetime) -> Clues:
-    answers = [as_text(event.get(name)) for name in spec.answers]
+    answers = [as_name(event.get(name)) for name in spec.answers]
     return Clues(
         answers=tuple(filter(None, answers)),
-        span=event.span or None,
-        tool_call=event.text(spec.tool_call),
-        conversation=event.text(spec.conversation),
+        span=as_name(event.span) or None,
+        tool_call=event.named(spec.tool_call),
+        conversation=event.named(spec.conversation),
         about_session=spec.about == "session",
         at=event.at(now),
     )
@@ -94,8 +94,8 @@ def _clues(event: ClientEvent, spec: EventSpec, now: datetime) -> Clues:
 
 def link_of(span: ClientSpan, spec: LinkSpec) -> Link | None:
     """Return what a span tells of an answer's names; None where it has no id of one."""
-    answers = tuple(text for name in spec.answers if (text := as_text(span.attributes.get(name))))
-    names = tuple(text for name in spec.names if (text := as_text(span.attributes.get(name))))
-    within = next((text for name in spec.conversations if (text := as_text(span.attributes.get(name)))), "")
-    names = tuple(filter(None, (*names, span.name)))
+    answers = tuple(name for each in spec.answers if (name := as_name(span.attributes.get(each))))
+    names = (*(as_name(span.attributes.get(each)) for each in spec.names), as_name(span.name))
+    names = tuple(filter(None, names))
+    within = next((name for each in spec.conversations if (name := as_name(span.attributes.get(each)))), "")
     return Link(answers=answers, names=names, within=within) if answers else None

@@ -6,13 +6,15 @@ of protobuf has base64; unknown fields are left alone, as the specification asks
 import base64
 import zlib
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 
+from api.feedback.reports.otlp.fields import check_fields
 from api.http.asgi import JSON, Headers
 from api.http.body_shape import Raw
 from api.http.decoding import decode_body
@@ -63,11 +65,14 @@ def decompressed(raw: Raw, most: int) -> bytes:
     return content
 
 
-def read_export(kind: type[M], media: bytes, raw: Raw) -> M:
-    """Return the message. Raises InvalidRequest."""
+def read_export(kind: type[M], media: bytes, raw: Raw, most: int) -> M:
+    """Return the message, if it has at most so many fields; those of large JSON were counted before.
+
+    Raises TooLarge, InvalidRequest."""
     export = kind()
     try:
         if media == PROTOBUF:
+            check_fields(raw, cast(Descriptor, kind.DESCRIPTOR), most)
             export.ParseFromString(bytes(raw))
         else:
             json_format.ParseDict(_with_plain_ids(decode_body(_json, raw)), export, ignore_unknown_fields=True)

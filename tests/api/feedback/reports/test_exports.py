@@ -9,6 +9,8 @@ import pytest
 from api_harness import Service, serve
 from exports import SPEC, UNKNOWN, Program, counted, outcomes, said, turn_with_call
 
+from api.feedback.reports.report import LONGEST_EVIDENCE
+
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
@@ -129,7 +131,7 @@ def test_evaluations_are_outcomes_or_judgements(service: Service) -> None:
     of_answer = {"event": "gen_ai.evaluation.result", "gen_ai__response__id": answer["id"]}
     scored = "gen_ai__evaluation__score__value"
     program.log(**of_answer, at_ns=1000, gen_ai__evaluation__name="tests_passed", **{scored: 1.0})
-    explained = {"gen_ai__evaluation__explanation": "it says what was asked"}
+    explained = {"gen_ai__evaluation__explanation": "it says what was asked" + " or not" * 10_000}
     program.log(**of_answer, at_ns=2000, gen_ai__evaluation__name="Relevance", **{scored: 0.25}, **explained)
     program.log(**of_answer, at_ns=3000, gen_ai__evaluation__name="Relevance", **{scored: 4.0})
     assert program.send_logs() == (1, "became no outcome of any turn: invalid_value 1")
@@ -137,7 +139,11 @@ def test_evaluations_are_outcomes_or_judgements(service: Service) -> None:
     inference_id = answer["onward"]["inference_id"]
     assert said(tests) == ("tests_passed", True, inference_id)
     assert said(relevance) == ("judgement", 0.25, inference_id)
-    assert (relevance.evidence, relevance.source) == ("it says what was asked", "judge")
+    assert relevance.evidence is not None
+    assert (relevance.evidence[:22], len(relevance.evidence)) == ("it says what was asked", LONGEST_EVIDENCE)
+    assert relevance.source == "judge"
+    shown = [each["evidence"] for each in service.get(f"/v1/turns/{inference_id}").json()["outcomes"]]
+    assert [each and len(each) for each in shown] == [None, 4096], "all of it is shown by its own route"
     assert relevance.tags["gen_ai.evaluation.name"] == "Relevance"
 
 
@@ -223,6 +229,23 @@ def test_of_a_busy_conversation_nothing_is_guessed(tmp_path: Path) -> None:
         cline = Program(service, "cline")
         cline.log("task.tool_used", ulid="busy", autoApproved=False, success=True, at_ns=time.time_ns())
         assert cline.send_logs() == (1, "became no outcome of any turn: too_many_turns 1")
+
+
+def test_a_key_of_a_user_learns_nothing_of_others_from_what_is_refused(tmp_path: Path) -> None:
+    """Neither whether there is such an answer or conversation, nor when anything was said in it."""
+    keys = [{"key": f"key-of-{name}", "namespace": "ours", "user": name} for name in ("ada", "bob")]
+    with serve(tmp_path / "service", spec=SPEC, keys=keys) as service:
+        ada, bob = ({"authorization": f"Bearer key-of-{name}"} for name in ("ada", "bob"))
+        answer = service.chat("hi", headers=ada, session_id="adas").json()
+        score = {"event": "gen_ai.evaluation.result", "gen_ai__evaluation__score__value": 4.0}
+        for conversation, answered in (("nobodys", "chatcmpl-" + UNKNOWN), ("adas", answer["id"])):
+            cline, judge = Program(service, "cline", headers=bob), Program(service, headers=bob)
+            for said_at in (1, time.time_ns()):
+                cline.log("task.tool_used", ulid=conversation, autoApproved=False, success=True, at_ns=said_at)
+            cline.log("task.feedback", ulid=conversation, feedbackType="thumbs_down")
+            assert cline.send_logs() == (3, "became no outcome of any turn: unknown 3")
+            judge.log(**score, gen_ai__response__id=answered, gen_ai__evaluation__name="Relevance")
+            assert judge.send_logs() == (1, "became no outcome of any turn: invalid_value 1")
 
 
 @pytest.mark.parametrize(

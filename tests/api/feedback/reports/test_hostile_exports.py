@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 from api_harness import Service, serve, wait_for
 from exports import SPEC, UNKNOWN, Program
+from google.protobuf import json_format
+from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from api.feedback.reports.otlp.wire import read_export
+from core.errors import InvalidRequest, TooLarge
 from core.telemetry import BODY_BYTES
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -102,6 +106,49 @@ def test_values_within_a_value_are_counted(quick_service: Service, kind: int) ->
     body = _field(1, _field(2, _field(2, _field(5, _field(kind, b"\x0a\0" * 150_000)))))
     answer = quick_service.http.post("/v1/logs", content=body, headers={"content-type": PROTOBUF})
     assert (answer.status_code, Status.FromString(answer.content).code) == (413, 8)
+
+
+def fields_in(message: Message) -> int:
+    """Return how many fields there are in a message, as the library sees them once it has made it."""
+    found = 0
+    for field, value in message.ListFields():
+        for each in value if field.is_repeated else [value]:
+            found += 1 + (fields_in(each) if isinstance(each, Message) else 0)
+    return found
+
+
+def test_the_fields_of_a_protobuf_are_counted_before_any_of_it_is_made() -> None:
+    class Unread:
+        DESCRIPTOR = ExportLogsServiceRequest.DESCRIPTOR
+
+        def ParseFromString(self, raw: bytes) -> None:
+            raise AssertionError("it was made")
+
+    export = json_format.ParseDict(nested(7), ExportLogsServiceRequest())
+    record = export.resource_logs[0].scope_logs[0].log_records.add(time_unix_nano=7, flags=3, trace_id=b"\0" * 16)
+    for number in range(9):
+        record.attributes.add(key=f"{number}").value.double_value = number
+    raw, fields = export.SerializeToString(), fields_in(export)
+    assert read_export(ExportLogsServiceRequest, b"application/x-protobuf", raw, fields) == export
+    kind: Any = Unread
+    for body, most in ((raw, fields - 1), (b"\x0a\0" * 11, 10), (b"\x38\x01" * 11, 10)):
+        with pytest.raises(TooLarge, match="more than"):
+            read_export(kind, b"application/x-protobuf", body, most)
+    for broken in (raw[:-1], b"\x0b\x0c", b"\x0a" + b"\x80" * 10 + b"\1", b"\x0e", b"\x80"):
+        with pytest.raises(InvalidRequest, match="no protobuf"):
+            read_export(kind, b"application/x-protobuf", broken, 10**6)
+
+
+def test_a_long_name_is_none_and_takes_no_memory(quick_service: Service) -> None:
+    """It names nothing, and nothing is remembered by it."""
+    long, answer = "c" * 100_000, quick_service.chat("hi").headers["x-request-id"]
+    program, before = Program(quick_service), quick_service.live_state._claims._weight
+    named = {"gen_ai.response.id": long, "gen_ai.conversation.id": long, "copilot_chat.server_request_id": answer}
+    program.span("chat", named)
+    assert program.send_spans() == ""
+    assert quick_service.live_state._claims._weight - before < len(long)
+    program.log(event__name="copilot_chat.edit.feedback", outcome="accepted", request_id=long)
+    assert program.send_logs() == (1, "became no outcome of any turn: no_id 1")
 
 
 @pytest.mark.parametrize("more", [gzip.compress(b"", mtime=0), b"x"])
