@@ -6,6 +6,7 @@ import msgspec
 
 from api.access.context import Context
 from api.access.identity import Identity
+from api.feedback.body import WITHDRAWAL
 from api.turns.lookup import look_up, read
 from api.turns.session_ids import is_id
 from core.errors import Conflict, NotFound
@@ -36,7 +37,7 @@ async def withdraw_feedback(context: Context, identity: Identity, outcome_id: Ou
         now = services.clock.now()
         withdrawal = msgspec.structs.replace(
             outcome,
-            outcome_id=OutcomeId(str(uuid.uuid5(_WITHDRAWALS, f"{namespace}\0{outcome_id}"))),
+            outcome_id=OutcomeId(WITHDRAWAL + str(uuid.uuid5(_WITHDRAWALS, f"{namespace}\0{outcome_id}"))),
             value=None,
             supersedes=outcome_id,
             withdrawn=True,

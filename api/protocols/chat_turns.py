@@ -20,7 +20,7 @@ from api.turns.grammars import grammar_of
 from api.turns.histories.retries import first_try, request_mark
 from api.turns.intake import Intake, refuse_if_strict, take_in, with_purpose
 from api.turns.rendering import Rendering
-from api.turns.sessions import find_place, marks_shown
+from api.turns.sessions import find_place, marks_shown, take_session
 from api.turns.transcripts import Transcript
 from api.turns.turn import TurnPlan
 from core.errors import InvalidRequest
@@ -103,6 +103,7 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
     if asked.wanted is not None:
         grammar = await grammar_of(services.renderer, asked.wanted, place.prompt_token_ids, intake.identity)
         sampling = msgspec.structs.replace(sampling, grammar=grammar)
+    await take_session(services, intake, place.session_id)
     return TurnPlan(
         intake=intake,
         place=place,

@@ -105,11 +105,13 @@ async def _check_session(services: ApiServices, intake: Intake) -> None:
     Feedback on a session counts for all its turns. The store knows whose it is; for the last moments live state
     does."""
     if intake.session_id is not None and await _is_of_another(services, intake, intake.session_id):
-        raise Forbidden("session_id: a session of another user", param="session_id", code="another_user")
+        raise _forbidden()
 
 
 async def _is_of_another(services: ApiServices, intake: Intake, session_id: SessionId) -> bool:
-    """Return whether a session is another user's than the one for whom the key speaks, if it is for one alone."""
+    """Return whether a session is another user's than the one for whom the key speaks, if it is for one alone.
+
+    To look takes nothing: a request that is refused must not keep its user out of the session that it named."""
     namespace, user = intake.identity.namespace, intake.identity.user
     if user is None:
         return False
@@ -117,7 +119,26 @@ async def _is_of_another(services: ApiServices, intake: Intake, session_id: Sess
         taken = await read(services, lambda view: view.turns.has_others(namespace, session_id, user))
     except StoreUnavailable:
         taken = False
-    return taken or await services.live_state.claim(namespace, f"session:{session_id}", user) not in (user, None)
+    return taken or await services.live_state.claim_of(namespace, _owner_key(session_id)) not in (user, None)
+
+
+async def take_session(services: ApiServices, intake: Intake, session_id: SessionId) -> None:
+    """Take a session that the request named for the user of its key, if it speaks for one, until the store knows it.
+
+    It comes last, when nothing is left for which the request is refused. Raises Forbidden."""
+    namespace, user = intake.identity.namespace, intake.identity.user
+    if user is None or session_id != intake.named_session:
+        return
+    if await services.live_state.claim(namespace, _owner_key(session_id), user) not in (user, None):
+        raise _forbidden()
+
+
+def _owner_key(session_id: SessionId) -> str:
+    return f"session:{session_id}"
+
+
+def _forbidden() -> Forbidden:
+    return Forbidden("session_id: a session of another user", param="session_id", code="another_user")
 
 
 async def _hinted(services: ApiServices, intake: Intake) -> SessionId | None:

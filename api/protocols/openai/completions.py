@@ -20,7 +20,7 @@ from api.requests.ignored import named
 from api.turns.answer_ids import TEXT
 from api.turns.intake import refuse_if_strict, take_in
 from api.turns.rendering import Rendering, read_large_apart
-from api.turns.sessions import place_text
+from api.turns.sessions import place_text, take_session
 from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core import codec
 from core.errors import InvalidRequest
@@ -62,6 +62,7 @@ async def plan_text(
     message = {"role": "prompt", "content": prompt}
     if body.suffix is not None:
         message["suffix"] = body.suffix
+    await take_session(services, intake, place.session_id)
     return TurnPlan(
         intake=intake,
         place=place,

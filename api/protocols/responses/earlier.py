@@ -61,8 +61,13 @@ def answer_of(turn: Completion) -> AssistantMessage:
 async def said_by_id(
     context: Context, identity: Identity, items: Sequence[tuple[msgspec.Struct, str]]
 ) -> dict[str, AssistantMessage]:
-    """Return what each item that is named by its id alone says. Raises InvalidRequest naming the item."""
-    named = {item.id: f"{place}.id" for item, place in items if isinstance(item, ItemReference)}
+    """Return what each item that is named by its id alone says. Raises InvalidRequest naming the item.
+
+    Each is named once: repeated, a short request would say more than any may."""
+    named: dict[str, str] = {}
+    for item, place in items:
+        if isinstance(item, ItemReference) and named.setdefault(item.id, f"{place}.id") != f"{place}.id":
+            raise InvalidRequest(f"{place}.id: named before", param=f"{place}.id", code="duplicate_item")
     if len(named) > _MOST_REFERENCES:
         raise InvalidRequest(f"input: more than {_MOST_REFERENCES} items that are named by their ids", param="input")
     said: dict[str, AssistantMessage] = {}

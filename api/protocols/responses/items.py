@@ -101,11 +101,13 @@ class Conversation:
         """Add what the model said to its message, or begin another where it had said such a thing already."""
         said = self._said
         if said is None or (more.content and said.content) or (more.reasoning_content and _has_spoken(said)):
-            self.add(msgspec.structs.replace(more), place)
+            self.add(msgspec.structs.replace(more, tool_calls=[*(more.tool_calls or ())] or UNSET), place)
             return
         said.content = said.content or more.content
         said.reasoning_content = (said.reasoning_content or "") + (more.reasoning_content or "") or UNSET
-        said.tool_calls = [*(said.tool_calls or ()), *(more.tool_calls or ())] or UNSET
+        if more.tool_calls:
+            said.tool_calls = said.tool_calls or []
+            said.tool_calls += more.tool_calls  # in place, since there may be thousands
 
     def _said_text(self, content: str | Sequence[ContentPart], place: str) -> str:
         """Return an answer's text: its parts are one, as they were sampled."""

@@ -293,8 +293,12 @@ def test_a_key_of_a_user_speaks_for_nobody_else(service: Service, made: list[Mad
 def test_a_key_of_a_user_has_no_part_in_others_sessions(service: Service, made: list[Made]) -> None:
     """Sending a turn to a session gives no right to see, end or judge it either."""
     ada, bob = bearer(MAKERS["ada"]), bearer(Caller("bob", "admin").key)
+    refused = service.chat("hi", headers=bob, session_id="of-ada", max_tokens=10**9)
+    assert refused.status_code == 400, "which takes no session's name"
+    service.writing.clear()  # at first live state alone knows whose it is
     begun = service.chat("hi", headers=ada, session_id="of-ada")
     intruding = service.chat("hi", headers=bob, session_id="of-ada")
+    service.writing.set()
     assert (intruding.status_code, intruding.json()["error"]["code"]) == (403, "another_user")
     service.turn(begun.headers["x-onward-inference-id"])
     service.live_state.forget()

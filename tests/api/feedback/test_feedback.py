@@ -99,6 +99,8 @@ def test_amending_and_withdrawing(service: Service) -> None:
     assert service.get("/v1/feedback/f2").json()["status"] == "withdrawn"
     withdrawal = next(outcome for outcome in service.outcomes() if outcome.withdrawn)
     assert (withdrawal.supersedes, withdrawal.value, withdrawal.inference_id) == ("f2", None, inference_id)
+    taken = say(service, feedback_id=withdrawal.outcome_id, inference_id=inference_id)
+    assert (taken.status_code, taken.json()["error"]["code"]) == (400, "reserved_id")
     assert len(service.outcomes()) == 3
 
 
@@ -156,6 +158,8 @@ def test_no_number_is_larger_than_sums_of_it_can_hold(quick_service: Service, va
         ({"inference_id": UNKNOWN, "colour": 1}, "colour"),
         ({"inference_id": UNKNOWN, "source": "derived"}, "source"),
         ({"inference_id": UNKNOWN, "feedback_id": "with space"}, "feedback_id"),
+        ({"inference_id": UNKNOWN, "tool_call_id": "c" * 513}, "tool_call_id"),
+        ({"inference_id": UNKNOWN, "evidence": "x" * 262_145}, "evidence"),
         ({"inference_id": UNKNOWN, "observed_at": "2026-01-02T03:04:05"}, "observed_at"),
         ({"inference_id": UNKNOWN, "value": None}, "value"),
     ],

@@ -257,6 +257,10 @@ def test_what_is_no_conversation_is_not_gone_on_from(service: Service) -> None:
 def test_references_are_bounded(quick_service: Service) -> None:
     many = [{"type": "item_reference", "id": f"msg_{number}"} for number in range(300)]
     assert refused(quick_service, {"input": many})["param"] == "input"
+    answer = quick_service.post("/v1/responses", {"model": MODEL, "input": "hi"}).json()
+    twice = [{"type": "item_reference", "id": answer["output"][0]["id"]}] * 2
+    said = refused(quick_service, {"input": twice})
+    assert (said["param"], said["code"]) == ("input[1].id", "duplicate_item")
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/v1/fim/completions", "/infill"])
