@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Final
 
 from core.errors import CheckpointError
@@ -32,6 +32,8 @@ class Checkpointing:
         self._settings, self._now_s = settings, now_s
         self._due_s = now_s() + settings.every_s
         self._writing: tuple[Meta, bytes] | None = None
+        self.versions = checkpoints.versions()
+        """The versions that have a checkpoint, the oldest first."""
 
     def is_due(self) -> bool:
         """Complete the one that was being written, if it is; return whether the newest version is to have one now."""
@@ -96,17 +98,32 @@ class Checkpointing:
         logger.error("no checkpoint of version %s, what was before it stays: %s", version, error)
 
     def _prune(self) -> None:
-        """Delete what is neither among the newest of the lineage nor the one from which the live version is made."""
+        """Delete what is neither among the newest of the lineage, nor the one from which the live version is made.
+
+        The others stay as far as there is room for the past."""
         line, live = self._lineage.versions, self._lineage.live
         there = self._checkpoints.versions()
         ours = [version for version in there if version in line]
         kept = set(ours[-self._settings.keep :] or there)
         if live in line:
             kept |= set([version for version in ours if version <= live][-1:])
-        for version in there:
-            if version not in kept:
-                self._checkpoints.delete(version)
-        self._bound([version for version in there if version in kept])
+        self._thin(there, kept)
+        self._bound(self._checkpoints.versions())
+        self.versions = self._checkpoints.versions()
+
+    def _thin(self, there: Sequence[PolicyRef], kept: Set[PolicyRef]) -> None:
+        """Delete of the past what takes more of the disk than it may.
+
+        The one goes first that leaves the smallest gap for its age, in versions: so what is there grows sparser the
+        older it is, and the oldest goes last."""
+        left = list(there)
+        sizes = {version: self._checkpoints.size(version) for version in there if version not in kept}
+        while sum(sizes.values()) > self._settings.past_gb * _GB:
+            past = [version for version in left if version in sizes]
+            gone = min(past[1:] or past, key=lambda version: _gap(version, left))
+            self._checkpoints.delete(gone)
+            left.remove(gone)
+            del sizes[gone]
 
     def _bound(self, kept: Sequence[PolicyRef]) -> None:
         """Delete the oldest, and never the newest one, as far as they take more of the disk than they may."""
@@ -116,3 +133,10 @@ class Checkpointing:
                 return
             self._checkpoints.delete(version)
             logger.info("checkpoint of version %s deleted: learner.checkpoints.disk_gb is %g", version, most)
+
+
+def _gap(version: PolicyRef, among: Sequence[PolicyRef]) -> float:
+    """Return the versions between a checkpoint's neighbours, as a share of those since it."""
+    place = among.index(version)
+    before, after = among[max(place - 1, 0)], among[min(place + 1, len(among) - 1)]
+    return (after.version - before.version) / (1 + among[-1].version - version.version)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from core.errors import CheckpointError, WeightsError
 from core.ids import InferenceId, PolicyRef
+from core.operations.servable import MOST_REMADE_S
 from core.settings import LearnerSettings
 from learner.batches.backlog import Backlog
 from learner.rank_group import RankGroup
@@ -20,7 +21,6 @@ from learner.versions.checkpoint import Checkpoint, Checkpoints, restore
 from learner.versions.manifest import Manifest, settings_of
 from learner.versions.provenance import applied_on
 
-_MOST_S: Final = 900.0  # of updates that are worth living again, by what they took
 _SAY_EVERY_S: Final = 5.0
 logger = logging.getLogger(__name__)
 
@@ -112,8 +112,8 @@ class Past:
                 return Way(None, updates)
             policy = self._reliving.published(version)
             spent_s += policy.metrics.get("seconds_updating", 0.0) if policy is not None else 0.0
-            if spent_s > _MOST_S:
-                raise Unlike(f"the updates since the last checkpoint took more than {_MOST_S:.0f} s")
+            if spent_s > MOST_REMADE_S:
+                raise Unlike(f"the updates since the last checkpoint took more than {MOST_REMADE_S:.0f} s")
         raise Unlike("there is no version to begin from")
 
     def _is_given(self, version: PolicyRef) -> bool:

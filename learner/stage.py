@@ -2,15 +2,14 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from core.errors import CheckpointError, Fenced, Unavailable
-from core.events import Completion, PolicyVersion, Release, Reward, Topic
+from core.events import Completion, Release, Reward, Topic
 from core.ids import InferenceId, PolicyRef
-from core.model.probes import get_probe
 from core.operations.alarms import NOT_FINITE
 from core.ports import Blobs, Clock, EventLog, Record, Store, TopicPartition, Weights
 from core.records.handling import Culprits, attempt, take_all
@@ -25,7 +24,8 @@ from learner.directory_lock import DirectoryLock
 from learner.model.ranks import ALONE, Ranks
 from learner.past import Past, Reached
 from learner.poison_rewards import put_reward, try_to_pack
-from learner.rank_group import RankGroup, answers, memory_file
+from learner.publishing import Publisher, Remaking
+from learner.rank_group import RankGroup
 from learner.reliving import Reliving, Unlike
 from learner.sequences.masks import masks_of
 from learner.sequences.resemblance import Solutions
@@ -38,10 +38,8 @@ from learner.versions.checkpoint import Checkpoints
 from learner.versions.journal import Entry, Journal
 from learner.versions.lineage import Lineage
 from learner.versions.provenance import ancestry, applied_on
-from learner.versions.publish import publish
-from learner.versions.version_files import room_for_files, write_files
 
-_IDLE_S = 5.0  # how often one that has nothing to learn from looks at the time
+_IDLE_S = 1.0  # how often one that has nothing to learn from looks at the time, and at what is wanted of it
 _TIMELY_S = 0.2  # the same while it has something
 _TURN_WAIT_S = 60.0  # the writer is behind by seconds at most
 logger = logging.getLogger(__name__)
@@ -96,13 +94,14 @@ class Learner(Stage):
             self._reader = log.reader([Topic.REWARDS, Topic.RELEASES])
             held.callback(self._reader.close)
             self.source = OwnRecords(self._reader, self._culprits)
-            self._rank_group = RankGroup(model, settings, ranks)
+            self._rank_group = group = RankGroup(model, settings, ranks)
             self._reliving = Reliving(lambda: self._rank_group, store, weights, blobs)
             checkpoints = Checkpoints(directory)
-            self._past = Past(self._rank_group, self._reliving, checkpoints, directory)
-            self._checkpointing = Checkpointing(checkpoints, self._rank_group, self._lineage, settings.checkpoints)
-            fits = self._rank_group.context_length, self._rank_group.vocabulary
-            self._bounds = Bounds(tokenizer_digest, *fits, self._masks)
+            self._past = Past(group, self._reliving, checkpoints, directory)
+            self._publisher = Publisher(group, store, log, weights, blobs, directory)
+            self._remaking = Remaking(self._past, self._reliving, self._publisher, store, clock)
+            self._checkpointing = Checkpointing(checkpoints, group, self._lineage, settings.checkpoints)
+            self._bounds = Bounds(tokenizer_digest, group.context_length, group.vocabulary, self._masks)
             self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
             self._resume()
             self._is_whole = True
@@ -124,15 +123,18 @@ class Learner(Stage):
         """Train when a batch is due, and publish."""
         self._pace.turn_to("reading")
         self._is_whole = False
-        self._follow_releases()
-        self._move_anchor()
-        trained = self._lineage.may_train(self._settings.checkpoints.max_lead) and self._train()
+        trained, stands = False, self._goes_back()
+        if not stands:
+            self._follow_releases()
+            self._move_anchor()
+            trained = self._lineage.may_train(self._settings.checkpoints.max_lead) and self._train()
         self._is_whole = True
         with self._pace.doing("saving"):
             if self._checkpointing.is_due():
-                self._checkpoint()
+                self._checkpointing.begin(self._past.base, self._backlog.applied)
+            self._remaking.tell(self._checkpointing.versions, self._lineage.policy)
         self._pace.turn_to("waiting")
-        if trained or self._can_train():
+        if trained or (not stands and self._can_train()):
             return 0.0
         return _TIMELY_S if self._backlog.pending else _IDLE_S
 
@@ -148,7 +150,7 @@ class Learner(Stage):
             return True
         self._is_alarmed = self._is_alarmed and skipped.close_acknowledged(self._store, self._clock.now())
         with self._pace.doing("publishing"):
-            policy = self._publish(self._keep(batch, result))
+            policy = self._publisher.publish(self._keep(batch, result))
             self._journal.prune()
         logger.info("version %s from %d turns", policy.version, policy.turns)
         self._traces.made(policy, batch)
@@ -162,7 +164,7 @@ class Learner(Stage):
         """Write a last checkpoint, unless an error left the weights in the middle of something."""
         with self._held:
             if self._is_whole and self._checkpointing.is_missing():
-                self._checkpoint()
+                self._checkpointing.begin(self._past.base, self._backlog.applied)
             self._checkpointing.wait()
 
     @property
@@ -292,17 +294,6 @@ class Learner(Stage):
         pace = self._pace.take(tokens, positions, self._rank_group.flops_of_a_position, peak_of_all)
         return result.metrics | pace | {DISK_BYTES: float(self._checkpointing.disk_bytes)}
 
-    def _publish(self, entry: Entry) -> PolicyVersion:
-        """Publish the version that the weights are. After a crash they are the same, and so is a probe made again."""
-        probe = self._rank_group.do(answers, get_probe(self._blobs, entry.lineage[0]))
-        made, memory = manifest.encode(entry.manifest), self._rank_group.do(memory_file)
-        with room_for_files(self._directory) as room:
-            files = self._rank_group.do(write_files, room, self._settings.compute.published)
-            return publish(entry.policy, files, made, memory, probe, self._store, self._log, self._weights, self._blobs)
-
-    def _checkpoint(self) -> None:
-        self._checkpointing.begin(self._past.base, self._backlog.applied)
-
     # ------------------------------------------------------------------------------------------ resuming
 
     def _resume(self) -> None:
@@ -333,7 +324,7 @@ class Learner(Stage):
                 self._weights.discard(entry.version)  # of other bits, perhaps, by a learner that was cut off
         self._stand_where(entry)
         if published is None:
-            self._publish(entry)
+            self._publisher.publish(entry)
         else:  # perhaps without being told
             self._log.append_blocking(Topic.POLICIES, [published])
         return True
@@ -357,28 +348,38 @@ class Learner(Stage):
     def _move_anchor(self) -> None:
         version = self._lineage.due_anchor(self._settings.objective.kl.anchor_versions)
         if version is not None:
-            self._hold_to(version)
+            self._reliving.hold_to(version)
+            self._lineage.anchor = version
             logger.info("the KL term holds to version %s from now on", version)
-
-    def _hold_to(self, version: PolicyRef | None) -> None:
-        self._reliving.hold_to(version)
-        self._lineage.anchor = version
 
     def _follow_releases(self) -> None:
         """Resume from the live version when the newest one may not be built upon."""
         version = self._lineage.must_resume_from()
-        if version is None:
-            return
-        self._checkpointing.wait()
-        lineage = ancestry(self._store, version)
+        if version is not None:
+            self._resume_at(version)
+
+    def _goes_back(self) -> bool:
+        """Make again what an order waits for; return whether the learner stands there until that serves."""
+        version, stood_at = self._remaking.wanted(self._lineage.policy), self._lineage.newest
+        if version is not None and stood_at is not None:
+            try:
+                self._stand_at(ancestry(self._store, version), self._remaking.make)
+            except Unlike as difference:
+                self._remaking.give_up(version, difference)
+                self._resume_at(stood_at)
+        return self._remaking.stands(self._lineage.live)
+
+    def _resume_at(self, version: PolicyRef) -> None:
         try:
-            reached = self._past.go_to(lineage, self._settings)
+            self._stand_at(ancestry(self._store, version), self._past.go_to)
         except Unlike as difference:
             self._resume_from_weights(version, difference)
-        else:
-            self._take_over(reached)
-            self._lineage.resumed_from(version, lineage[:-1])
         logger.info("resumed from version %s", version)
+
+    def _stand_at(self, lineage: list[PolicyRef], go_to: Callable[[list[PolicyRef], LearnerSettings], Reached]) -> None:
+        self._checkpointing.wait()
+        self._take_over(go_to(lineage, self._settings))
+        self._lineage.resumed_from(lineage[-1], lineage[:-1])
 
     def _resume_from_weights(self, version: PolicyRef, why: Unlike) -> None:
         """Resume from published weights: they cannot be made again here, or the version is another learner's.

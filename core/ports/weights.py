@@ -1,6 +1,6 @@
 """Published weights, and the blobs they lie in."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Protocol
@@ -40,6 +40,7 @@ class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     path: str  # blob path of the manifest
     parent: PolicyRef | None = None
+    size: int = 0  # bytes that it takes of the blobs; 0: not known
 
 
 class Weights(Protocol):
@@ -70,6 +71,10 @@ class Weights(Protocol):
 
     def chain(self, ref: WeightsRef) -> Sequence[WeightsRef]:
         """Return what `open` reads when nothing is cached, from the anchor to `ref`."""
+        ...
+
+    def bases(self) -> Mapping[PolicyRef, PolicyRef | None]:
+        """Return all versions that open, each with the one that it is a delta upon."""
         ...
 
     def discard(self, version: PolicyRef) -> None: ...  # it opens no more; what others need of it stays while they do

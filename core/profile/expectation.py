@@ -49,7 +49,7 @@ def expect(
     shape: ModelShape, settings: Settings, machine: Machine, devices: int = 1, engine_bytes: int = 0
 ) -> Expectation:
     """Return what `settings` cost; `devices` share the learner, and an engine on cards was given `engine_bytes`."""
-    learner, serving, compute = settings.learner, settings.serving, settings.learner.compute
+    learner, compute = settings.learner, settings.learner.compute
     version, checkpoint = version_bytes(shape, learner), checkpoint_bytes(shape, learner)
     seconds = update_seconds(shape, learner, machine, devices)
     return Expectation(
@@ -59,10 +59,19 @@ def expect(
         learner_most_bytes=LEARNER_BYTES + learner_of(shape, settings, devices).total,
         version_bytes=version,
         checkpoint_bytes=checkpoint,
-        disk_bytes=2 * shape.parameters + serving.versions.keep * version + (learner.checkpoints.keep + 2) * checkpoint,
+        disk_bytes=2 * shape.parameters + _kept(settings, version, checkpoint),
         update_s=seconds,
         served_s=2 * seconds + _SWAP_S,
     )
+
+
+def _kept(settings: Settings, version: int, checkpoint: int) -> int:
+    """Return what versions and checkpoints take, where there is a version every ten seconds while all are kept."""
+    versions, checkpoints = settings.serving.versions, settings.learner.checkpoints
+    for_age = versions.all_s / 10 + versions.by_minute_s / 60 + versions.by_hour_s / 3600 + versions.by_day_s / 86400
+    most = float("inf") if versions.most_gb is None else 1e9 * versions.most_gb
+    whole = max(versions.keep * version, min(most, (versions.keep + for_age) * version))
+    return int(whole + (checkpoints.keep + 2) * checkpoint + 1e9 * checkpoints.past_gb)
 
 
 def _service(shape: ModelShape, settings: Settings) -> int:

@@ -66,8 +66,21 @@ class SglangSettings(Section):
 class VersionSettings(Section):
     min_swap_interval_s: float = Field(default=0.5, ge=0)
     """Least time between two swaps."""
-    keep: int = Field(default=8, ge=2)
-    """Published weights kept besides the live ones and their ancestors in memory."""
+    keep: int = Field(default=30, ge=2)
+    """The newest versions, whose weights are kept however old they are, besides the first, the live and the previous
+    one, and those that canaries are held against. Any other version can be made again, which takes the seconds that
+    `GET /v1/policies` says."""
+    all_s: float = Field(default=600.0, ge=0)
+    """The weights of versions that are no older than this are all kept."""
+    by_minute_s: float = Field(default=7200.0, ge=0)
+    """Of versions no older than this, the weights of one a minute are kept."""
+    by_hour_s: float = Field(default=2 * 86400.0, ge=0)
+    """Of versions no older than this, the weights of one an hour are kept."""
+    by_day_s: float = Field(default=60 * 86400.0, ge=0)
+    """Of versions no older than this, the weights of one a day are kept; of older ones, none for their age."""
+    most_gb: float | None = Field(default=20.0, gt=0)
+    """Most that published weights may take of the blobs: beyond it the oldest of those that are kept for their age go.
+    None: their ages alone say."""
     anchor_every: int = Field(default=25, ge=1)
     """One of this many versions in a row is published whole, the others as deltas where these are worth it; 1: all are
     whole."""

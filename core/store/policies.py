@@ -12,9 +12,11 @@ from core import codec
 from core.clock import from_micros, to_micros
 from core.events import GateVerdict, PolicyVersion, Release
 from core.ids import BASE, PolicyName, PolicyRef, Version
+from core.operations.servable import WEIGHTS_BYTES
 from core.store.database import tables
 from core.store.database.locks import Lock, hold
 from core.store.database.repository import Repository
+from core.store.database.statements import insert_new
 
 _encode = codec.encoder().encode
 _decode = codec.decoder(PolicyVersion).decode
@@ -138,7 +140,11 @@ class Policies(PoliciesReader):
         if parent is not None:
             values |= {"parent": parent.version, "parent_policy": parent.policy}
         is_allocated = _is(table, policy.version), table.c.record.is_(None)
-        self._connection.execute(update(table).where(*is_allocated).values(values))
+        published = self._connection.execute(update(table).where(*is_allocated).values(values))
+        if published.rowcount:  # its weights are there now; later on they may be gone
+            key = {"policy": policy.version.policy, "version": policy.version.version, "kind": "weights"}
+            size = int(policy.metrics.get(WEIGHTS_BYTES, 0))
+            insert_new(self._connection, tables.version_files, [key | {"bytes": size, "why": None}])
         self._wake_watchers()
 
     def put_verdict(self, version: PolicyRef, verdict: GateVerdict) -> None:

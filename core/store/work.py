@@ -17,6 +17,7 @@ from core.store.newest.curves import Curves
 from core.store.newest.recent import Recent
 from core.store.offsets import Offsets, OffsetsReader
 from core.store.operators.alerts import Alerts, AlertsReader
+from core.store.operators.version_files import VersionFiles, VersionFilesReader
 from core.store.policies import Policies, PoliciesReader, Releases, ReleasesReader
 from core.store.rewards import Rewards, RewardsReader
 from core.store.turns import Outcomes, OutcomesReader, Turns, TurnsReader
@@ -33,6 +34,7 @@ class View:
         self.curves = Curves(connection)
         self.dead_letters = DeadLettersReader(connection)
         self.experiments = ExperimentsReader(connection)
+        self.files = VersionFilesReader(connection)
         self.fleet = FleetReader(connection)
         self.keys = KeysReader(connection)
         self.ledger = LedgerReader(connection)
@@ -56,6 +58,7 @@ class Work(View):
     audit: Audit
     dead_letters: DeadLetters
     experiments: Experiments
+    files: VersionFiles
     fleet: Fleet
     keys: Keys
     leases: Leases
@@ -77,6 +80,7 @@ class Work(View):
         self.audit = Audit(connection)
         self.dead_letters = DeadLetters(connection)
         self.experiments = Experiments(connection)
+        self.files = VersionFiles(connection)
         self.fleet = Fleet(connection)
         self.keys = Keys(connection)
         self.leases = Leases(connection)

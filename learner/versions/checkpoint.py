@@ -146,6 +146,10 @@ class Checkpoints:
         files = (file for path in found for file in (path.iterdir() if path.is_dir() else [path]))
         return sum(file.stat().st_size for file in files)
 
+    def size(self, version: PolicyRef) -> int:
+        """Return the bytes of a version's checkpoint."""
+        return sum(file.stat().st_size for file in self._path(version).iterdir())
+
     def delete(self, version: PolicyRef) -> None:
         shutil.rmtree(self._path(version))
 

@@ -21,7 +21,6 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import timedelta
 
 from core import telemetry
 from core.errors import Conflict, GateRefused
@@ -33,21 +32,19 @@ from core.settings import ReleaseSettings, ServingSettings
 from core.stages.stage import Stage
 from core.store.work import Work
 from serving.releases.canaries.guards import ALARMED
-from serving.releases.canaries.ratchet import steps_to
 from serving.releases.canaries.verdict import CanaryVerdict
 from serving.releases.canary import Canary
 from serving.releases.cases import CaseGate
 from serving.releases.chain import Chain
 from serving.releases.gate import check
-from serving.releases.orders import OrderExecutor
+from serving.releases.keeping import Keeping
+from serving.releases.orders import OrderExecutor, OrderOutcome
 from serving.releases.targets import Intent, can_split, leaves_users, plan
 from serving.releases.view import ReleaseView, look
 
 _LOOK_S = 0.2
 _WOKEN_S = 0.5  # where the store tells of changes: how often the log is asked what became of turns
 _STANDS_BY_S = 1.0
-_MOST_DISCARDED = 16  # at one release
-_PUBLISHING = timedelta(days=1)  # what a version may take from its number to its offer: a proposed one is tried first
 logger = logging.getLogger(__name__)
 
 
@@ -72,16 +69,16 @@ class ReleaseController(Stage):
         `holder` names this process in the lease; `on_change` is called when targets have changed. Without `cases`
         candidates are not asked any."""
         super().__init__()
-        self._store, self._weights, self._clock = store, weights, clock
+        self._store, self._clock = store, clock
         store.wake(self.woken)
         self._serving, self._settings, self._vocabulary = serving, settings, vocabulary
         self._on_change = on_change
         self._cluster = serving.cluster
         self._chain = Chain(store, log, self._cluster, clock, holder, settings.lease_s)
+        self._keeping = Keeping(store, weights, serving.versions, clock)
         self._orders = OrderExecutor(store, self._cluster, settings, vocabulary, clock)
         self._canary = Canary(log, self._cluster, settings, clock)
         self._cases = cases
-        self._discarded: set[PolicyRef] = set()
         self._current: PolicyRef | None = None  # the candidate under way
         self._swapped_at_s = float("-inf")
 
@@ -115,7 +112,9 @@ class ReleaseController(Stage):
     # ------------------------------------------------------------------------------------------ decisions
 
     def _decide(self, view: ReleaseView) -> None:
-        intent = self._obey(view) if view.orders else self._proceed(view)
+        self._keeping.look_once()
+        answer = self._orders.carry_out(view)  # first those that can be carried out now
+        intent = self._proceed(view) if answer is None else self._obey(view, answer)
         if intent is not None:
             self._aim(view, intent)
 
@@ -124,9 +123,8 @@ class ReleaseController(Stage):
             return self._try_canary(view)
         return self._guard(view) or self._try_candidate(view)
 
-    def _obey(self, view: ReleaseView) -> Intent | None:
-        """Carry out the oldest order, until it is done or refused."""
-        answer = self._orders.carry_out(view)
+    def _obey(self, view: ReleaseView, answer: OrderOutcome) -> Intent | None:
+        """Take the next step of an order."""
         if answer.steps or answer.also:
             self._write(view, answer.steps, answer.also)
             return None  # look again: the chain has grown
@@ -251,7 +249,7 @@ class ReleaseController(Stage):
             ]
             self._write(view, steps)
             telemetry.SWAPS.inc()
-            self._discard_old(view, version)
+            self._keeping.tidy(view, version)
             return None
         return self._intent(view, serve=version, one_by_one=True)
 
@@ -331,7 +329,7 @@ class ReleaseController(Stage):
         one_by_one: bool = False,
     ) -> Intent:
         """Return the intent. The previous live version stays on the hosts: a rollback fetches nothing."""
-        kept = {view.live, view.previous} - {None}
+        kept = {view.live, view.previous if view.previous_is_kept else None}
         return Intent(
             serve=serve or view.live,
             hold=hold | frozenset(v for v in kept if v is not None),
@@ -373,23 +371,6 @@ class ReleaseController(Stage):
             by=by,
             at=self._clock.now(),
         )
-
-    def _discard_old(self, view: ReleaseView, live: PolicyRef) -> None:
-        """Discard weights that will not serve again.
-
-        Kept are `serving.versions.keep`, the anchor, the live and the previous version, those that canaries are held
-        against, what an operator holds, and what waits for a decision or is being published."""
-        with self._store.look() as stored:
-            versions = stored.policies.versions()
-            unpublished = stored.policies.allocated(self._clock.now() - _PUBLISHING)
-        newest = versions[-self._serving.versions.keep :]
-        held_against = (step.before for step in steps_to(live, view.past))
-        waiting = (*view.switches.held, *(candidate.version for candidate in view.candidates), *unpublished)
-        keep = {view.anchor, live, view.live, view.previous, *held_against, *waiting, *newest}
-        old = [version for version in reversed(versions) if version not in keep and version not in self._discarded]
-        for version in old[:_MOST_DISCARDED]:  # most are gone since long: only this process does not know
-            self._weights.discard(version)
-            self._discarded.add(version)
 
 
 def _put_all(work: Work, cluster: str, targets: Iterable[ReplicaTarget]) -> None:

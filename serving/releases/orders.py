@@ -5,11 +5,13 @@ promote V    serve V now: a canary, a candidate that waits or is held, or one th
              holds releases
 pin V        serve V and release nothing until unpinned; what came after it is only retired
 hold V       V is neither released, promoted nor superseded by itself
+
+Where the weights of V are gone, the learner makes them again first; where it cannot, the order is refused at once.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -18,6 +20,7 @@ from core.errors import GateRefused
 from core.events import Release, ReleaseState
 from core.ids import PolicyRef
 from core.operations.fleet import GUARD, Order, Switches
+from core.operations.servable import Servable
 from core.ports import Clock, Store
 from core.settings import ReleaseSettings
 from core.store.work import Work
@@ -25,6 +28,8 @@ from serving.releases.gate import check
 from serving.releases.targets import Intent
 from serving.releases.view import ReleaseView
 
+_SERVES: Final = ("rollback", "promote", "pin")
+_LONGER: Final = 3.0  # than a version took when it was made, until it counts as not made again
 ErrorCode = Literal["unknown_version", "invalid", "refused", "unavailable"]
 
 
@@ -47,14 +52,20 @@ class OrderExecutor:
     vocabulary: int
     clock: Clock
     _since_s: dict[int, float] = field(default_factory=dict)
+    _asked: dict[int, tuple[float, float]] = field(default_factory=dict)  # when the learner was, and for how long
 
-    def carry_out(self, view: ReleaseView) -> OrderOutcome:
-        """Carry out the oldest order of `view`, which has one."""
-        order = view.orders[0]
+    def carry_out(self, view: ReleaseView) -> OrderOutcome | None:
+        """Carry out the oldest order that need not wait for the learner; None where there is none."""
+        return next((outcome for order in view.orders if (outcome := self._step_of(order, view)) is not None), None)
+
+    def _step_of(self, order: Order, view: ReleaseView) -> OrderOutcome | None:
+        """Take the next step of an order; None while its version is made again."""
         self._since_s.setdefault(order.order_id, self.clock.monotonic())
         with self.store.look() as stored:
             state = stored.policies.state_of(order.version)
             served = stored.releases.live_history(self.cluster)
+            servable = stored.files.servable([order.version])[order.version]
+            is_wanted = order.version in stored.files.wanted(order.version.policy)
         wrong = _what_is_wrong(order, view, state, served)
         if wrong is not None:
             return self._refuse(order, *wrong)
@@ -65,7 +76,29 @@ class OrderExecutor:
                 return self._done(order, _switched(order, view.switches))
             case "rollback" if order.version == view.live:  # a canary runs: it goes
                 return self._done(order, None, [self._step(order, _canary(view), "rolled_back")], view)
-        return self._serve(order, view, served)
+        if servable.servable == "now" or view.verified_by(order.version) is not None:
+            return self._serve(order, view, served)
+        return self._have_made(order, view, servable, is_wanted)
+
+    # ------------------------------------------------------------------------------------------ making it again
+
+    def _have_made(self, order: Order, view: ReleaseView, servable: Servable, is_wanted: bool) -> OrderOutcome | None:
+        """Let the learner make the version again, and everything else go on meanwhile."""
+        if servable.about_s is None:
+            why = servable.lost or ""
+            return self._refuse(order, "refused", f"the weights of version {order.version} are gone: {why}")
+        if any(other.order_id > order.order_id and other.kind in _SERVES for other in view.orders):
+            return self._refuse(order, "refused", f"version {order.version} was not made again before the next order")
+        now_s, order_id = self.clock.monotonic(), order.order_id
+        self._since_s[order_id] = now_s  # engines have their time once it is there
+        asked_s, about_s = self._asked.setdefault(order_id, (now_s, servable.about_s))
+        if not is_wanted:
+            return OrderOutcome(also=lambda work: work.files.want(order.version))
+        most_s = self.settings.order_timeout_s + _LONGER * about_s
+        if now_s - asked_s > most_s:
+            why = f"no learner made version {order.version} again in {most_s:.0f} s"
+            return self._refuse(order, "unavailable", why)
+        return None
 
     # ------------------------------------------------------------------------------------------ serving another version
 
@@ -134,7 +167,12 @@ class OrderExecutor:
 
     def _refuse(self, order: Order, code: ErrorCode, why: str) -> OrderOutcome:
         now = self.clock.now()
-        return OrderOutcome(also=lambda work: work.orders.finish(order.order_id, now, code, why))
+
+        def also(work: Work) -> None:
+            work.files.want_no_more(order.version)
+            work.orders.finish(order.order_id, now, code, why)
+
+        return OrderOutcome(also=also)
 
     def _step(self, order: Order, version: PolicyRef, state: ReleaseState) -> Release:
         return Release(

@@ -21,6 +21,7 @@ class ReleaseView:
     live: PolicyRef
     live_was_proposed: bool  # made offline: what the learner made meanwhile does not descend from it
     previous: PolicyRef | None  # what a rollback without a name goes to
+    previous_is_kept: bool  # its weights are there: after a rollback it may be of long ago
     candidates: tuple[PolicyVersion, ...]  # published and undecided, the oldest first
     canary: PolicyVersion | None
     experiment: Experiment | None  # running
@@ -69,13 +70,15 @@ def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) 
         states = {version: view.policies.state_of(version) for version in serving}
         served, anchor = view.policies.get(live), view.policies.get(view.policies.first())
         assert anchor is not None
+        previous = view.releases.last_in_state(cluster, "retired")
         return ReleaseView(
             sequence=view.releases.last_sequence(),
             anchor=anchor.version,
             anchored_at=anchor.created_at,
             live=live,
             live_was_proposed=served is not None and served.is_proposed,
-            previous=view.releases.last_in_state(cluster, "retired"),
+            previous=previous,
+            previous_is_kept=previous is not None and view.files.is_kept(previous),
             candidates=tuple(view.policies.candidates()),
             canary=canaries[-1] if canaries else None,
             experiment=view.experiments.running(cluster),

@@ -33,6 +33,7 @@ from serving.weights.deltas.manifest import (
     Delta,
     File,
     WeightsManifest,
+    bases_among,
     delta_name,
     folder,
     link_path,
@@ -40,6 +41,7 @@ from serving.weights.deltas.manifest import (
     needed,
     read_base,
     read_manifest,
+    ref_to,
     version_in,
 )
 from serving.weights.sample import promised_share
@@ -91,7 +93,7 @@ class BlobWeights:
         Raises WeightsError when it exists with other content, when a shard cannot be read, or is no adapter's."""
         if adapter is not None:
             low_rank_of(shards, adapter)
-        if known := self._published(version, parent, shards, adapter):
+        if known := self._published(version, shards, adapter):
             return known
         for left in self._blobs.list(f"{folder(version)}/"):  # by an attempt that was cut off
             self._blobs.delete(left)
@@ -101,23 +103,23 @@ class BlobWeights:
         self._blobs.put(manifest_path(version), manifest.encode())
         if self._cache and (manifest.delta or not self._blobs.is_local):
             self._keep(self._cache, manifest.digest, shards, adapter)
-        return WeightsRef(version=version, digest=manifest.digest, path=manifest_path(version), parent=parent)
+        return ref_to(manifest_path(version), manifest)
 
     def _published(
-        self, version: PolicyRef, parent: PolicyRef | None, shards: Sequence[Path], adapter: AdapterConfig | None
+        self, version: PolicyRef, shards: Sequence[Path], adapter: AdapterConfig | None
     ) -> WeightsRef | None:
         """Return the reference of a version that is published. A discarded one that is still a link is restored."""
         path, link = manifest_path(version), link_path(version)
         found = next((each for each in (path, link) if self._blobs.exists(each)), None)
         if found is None:
             return None
-        published, digest = read_manifest(self._blobs, found).digest, digest_of_version(shards, adapter)
-        if published != digest:
-            raise WeightsError(f"{found}: version {version} is published with digest {published}, not {digest}")
+        manifest, digest = read_manifest(self._blobs, found), digest_of_version(shards, adapter)
+        if manifest.digest != digest:
+            raise WeightsError(f"{found}: version {version} is published with digest {manifest.digest}, not {digest}")
         if found == link:
             self._blobs.put(path, self._blobs.get(link))
             self._blobs.delete(link)
-        return WeightsRef(version=version, digest=digest, path=path, parent=parent)
+        return ref_to(path, manifest)
 
     def _publish_files(
         self, version: PolicyRef, parent: PolicyRef | None, shards: Sequence[Path], adapter: AdapterConfig | None
@@ -333,8 +335,12 @@ class BlobWeights:
         refs, manifest = [ref], self._manifest(ref)
         while manifest.delta:
             path, manifest = read_base(self._blobs, manifest.delta)
-            refs.append(WeightsRef(version=manifest.version, digest=manifest.digest, path=path, parent=manifest.parent))
+            refs.append(ref_to(path, manifest))
         return refs[::-1]
+
+    def bases(self) -> dict[PolicyRef, PolicyRef | None]:
+        """Return all versions that open, each with the one that it is a delta upon."""
+        return bases_among(self._blobs.list("weights/"))
 
     def discard(self, version: PolicyRef) -> None:
         """Discard a version, its manifest first, and delete what is beside it and what no version needs any more."""

@@ -70,9 +70,12 @@ class CheckpointSettings(Section):
     """Seconds from one checkpoint to the next. It is written beside the training; what was learned since is learned
     again after a crash, to the same bits, so this bounds how long that takes. 0: after every version."""
     keep: int = Field(default=2, ge=1)
-    """Checkpoints kept besides the one from which the live version can be made."""
+    """Checkpoints kept besides the one from which the live version can be made, and those of the past."""
+    past_gb: float = Field(default=2.0, ge=0)
+    """Room for checkpoints of the past, from which earlier versions are made again where their weights are gone: the
+    older they are, the fewer stay. 0: earlier versions are made again from the given model."""
     disk_gb: float | None = Field(default=None, gt=0)
     """Most that checkpoints may take of the disk: beyond it the oldest go, down to the newest whole one. None: `keep`
-    alone says."""
+    and `past_gb` say."""
     max_lead: int = Field(default=2, ge=1)
     """Most versions ahead of the live one; then turns accumulate."""

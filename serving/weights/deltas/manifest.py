@@ -15,7 +15,7 @@ import msgspec
 from core import codec
 from core.errors import WeightsError
 from core.ids import PolicyRef
-from core.ports import AdapterConfig, Blobs
+from core.ports import AdapterConfig, Blobs, WeightsRef
 
 FORMAT = 2  # of deltas
 _DELTA = re.compile(r"weights/([^/]+)/delta-([^/]+)\.(?:bin|safetensors)")
@@ -52,6 +52,11 @@ class WeightsManifest(msgspec.Struct, frozen=True, omit_defaults=True):
     delta: Delta | None = None
     adapter: AdapterConfig | None = None
 
+    @property
+    def size(self) -> int:
+        """What the version takes of the blobs, besides this manifest."""
+        return sum(file.bytes for file in self.shards) + (self.delta.file.bytes if self.delta else 0)
+
     def encode(self) -> bytes:
         """Full ones for the eye, deltas for the wire."""
         raw = msgspec.json.encode(self, enc_hook=codec.plain)
@@ -78,6 +83,20 @@ def needed(paths: Iterable[str]) -> set[PolicyRef]:
     """Return the versions that a delta among these blobs needs."""
     bases = (version_in(match[2]) for path in paths if (match := _DELTA.fullmatch(path)))
     return {base for base in bases if base is not None}
+
+
+def bases_among(paths: Iterable[str]) -> dict[PolicyRef, PolicyRef | None]:
+    """Return the versions that have a manifest among these blobs, each with the one that its delta needs."""
+    known = set(paths)
+    upon = {version_in(match[1]): version_in(match[2]) for path in known if (match := _DELTA.fullmatch(path))}
+    found = (version_in(path.split("/")[1]) for path in known if path.endswith("/manifest.json"))
+    return {version: upon.get(version) for version in found if version is not None}
+
+
+def ref_to(path: str, manifest: WeightsManifest) -> WeightsRef:
+    return WeightsRef(
+        version=manifest.version, digest=manifest.digest, path=path, parent=manifest.parent, size=manifest.size
+    )
 
 
 def version_in(name: str) -> PolicyRef | None:

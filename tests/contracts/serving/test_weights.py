@@ -65,7 +65,11 @@ def written(directory: Path, tensors: dict[str, np.ndarray]) -> list[Path]:
 def test_what_is_published_is_opened(blobs: FsspecBlobs, host: Host, shards: list[Path]) -> None:
     ref = host(blobs).publish(TWO, shards, ONE)
     assert ref == WeightsRef(
-        version=TWO, digest=digest_of_shards(shards), path="weights/00000002/manifest.json", parent=ONE
+        version=TWO,
+        digest=digest_of_shards(shards),
+        path="weights/00000002/manifest.json",
+        parent=ONE,
+        size=sum(shard.stat().st_size for shard in shards),
     )
     weights = host(blobs)  # as another process would
     opened = weights.open(ref)

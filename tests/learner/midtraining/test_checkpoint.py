@@ -15,9 +15,9 @@ from past_batches import some_batch
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.filesystem import FileSystem
 
+import learner.publishing
 import learner.versions.checkpoint
 import learner.versions.durable
-import learner.versions.publish
 import learner.versions.version_files
 from core import codec
 from core.errors import CheckpointError
@@ -198,7 +198,7 @@ def test_old_ones_go_but_not_the_one_that_makes_the_live_version(make_world: Mak
 
 def settled_once(world: World, seed: int, settings: dict[str, object] | None = None) -> None:
     """Learn a version, and end, which writes a checkpoint."""
-    one = world.learner(settings=settings or {})
+    one = world.learner(settings={"checkpoints.past_gb": 0.0} | (settings or {}))
     world.tell(*logged_past(8, seed=seed))
     settle(one)
     one.close()
@@ -316,7 +316,7 @@ def arm(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
         "write files": (learner.versions.version_files, "save_file"),
         "publish weights": (world.weights, "publish"),
         "put manifest": (world.blobs, "put"),
-        "put probe": (learner.versions.publish, "put_probe"),
+        "put probe": (learner.publishing, "put_probe"),
         "put policy": (Policies, "put"),
         "tell": (world.log, "append_blocking"),
         "tidy": (Journal, "prune"),
@@ -340,7 +340,7 @@ def test_a_crash_before_any_step_is_made_good(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     world = make_world("a")
-    one = world.learner(settings={"checkpoints.every_s": 0.0, "checkpoints.keep": 1})
+    one = world.learner(settings={"checkpoints.every_s": 0.0, "checkpoints.keep": 1, "checkpoints.past_gb": 0.0})
     world.tell(*logged_past(8))
     settle(one)
     world.tell(*logged_past(8, seed=1))

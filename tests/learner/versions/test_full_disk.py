@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from logged_world import World, lineage_of_newest, logged_past, open_world, settle
 
-import learner.versions.publish
+import learner.publishing
 import learner.versions.version_files
 from core.errors import WeightsError
 from core.ids import base_ref
@@ -23,7 +23,7 @@ WHERE: dict[str, Callable[[World], tuple[Any, str]]] = {
     "publishing/model.safetensors": lambda world: (learner.versions.version_files, "save_file"),
     "weights/00000003/model.safetensors": lambda world: (world.weights, "publish"),
     "weights/00000003/manifest.json": lambda world: (world.blobs, "put"),
-    "probes/00000003": lambda world: (learner.versions.publish, "put_probe"),
+    "probes/00000003": lambda world: (learner.publishing, "put_probe"),
 }
 
 
@@ -105,7 +105,7 @@ def test_a_checkpoint_that_cannot_be_written_is_named_and_costs_nothing_else(
         settle(one)
     for bound, file in ((1 << 20, "__0_0.distcp"), (100, "checkpoint-00000003")):
         with full_disk(bound):
-            one._checkpoint()
+            one._checkpointing.begin(None, one._backlog.applied)
             one._checkpointing.wait()
         assert "no checkpoint of version 3" in caplog.text
         assert file in caplog.text

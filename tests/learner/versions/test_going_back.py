@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from io import BytesIO
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -11,13 +12,17 @@ import pytest
 import torch
 from logged_world import World, lineage_of_newest, logged_past, make_reward, manifests, settle
 from sqlalchemy import delete
+from stepping import step
 
 from core.ids import base_ref
-from core.model.beside import memory_path
-from core.settings import LearnerSettings
+from core.model.beside import memory_path, paths_beside
+from core.operations.servable import NOW
+from core.ports import WeightsRef
+from core.settings import CheckpointSettings, LearnerSettings
 from core.store.database.tables import turns
 from learner import past
 from learner.updates.state import LearnerState
+from learner.versions.checkpoint import Checkpoints
 from learner.versions.journal import Entry, Journal
 from learner.versions.manifest import decode, encode, path_of, prove_exactly_once
 
@@ -34,7 +39,7 @@ def digest(world: World, version: int) -> str:
 def test_a_rollback_deeper_than_the_checkpoints_comes_to_the_same_bits(make_world: MakeWorld) -> None:
     """Version 2 is made again from the given model, and goes on as if nothing had come after it."""
     world, straight = make_world("a"), make_world("b")
-    learner = world.learner(settings={"checkpoints.keep": 1, "checkpoints.every_s": 0.0})
+    learner = world.learner(settings={"checkpoints.keep": 1, "checkpoints.every_s": 0.0, "checkpoints.past_gb": 0.0})
     for seed in range(4):
         world.tell(*logged_past(8, seed=seed))
         settle(learner)
@@ -52,6 +57,97 @@ def test_a_rollback_deeper_than_the_checkpoints_comes_to_the_same_bits(make_worl
     newest = manifests(world)[-1]
     assert (newest.version, newest.parent, newest.afresh) == (base_ref(6), base_ref(2), False)
     assert digest(world, 6) == digest(straight, 3)
+
+
+def test_what_an_order_waits_for_is_made_again_and_gone_on_from(make_world: MakeWorld) -> None:
+    """What lies beside them is as it was. If the order comes to nothing, the learner goes back to what serves."""
+    world = make_world("a")
+    learner = world.learner(settings={"checkpoints.every_s": 0.0})
+    for seed in range(4):
+        world.tell(*logged_past(8, seed=seed))
+        settle(learner)
+    world.release(5)
+    for each in (2, 3):
+        before = {path: world.blobs.get(path) for path in paths_beside(base_ref(each))}
+        world.weights.discard(base_ref(each))
+        with world.store.work() as work:
+            work.files.drop(base_ref(each))
+            work.files.want(base_ref(each))
+        settle(learner)
+        assert learner.newest == base_ref(each)
+        assert {path: world.blobs.get(path) for path in before} == before
+        with world.store.look() as view:
+            assert view.files.servable([base_ref(each)]) == {base_ref(each): NOW}
+            policy = view.policies.get(base_ref(each))
+        assert policy is not None
+        ref = WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights)
+        assert world.weights.open(ref).digest == policy.digest
+        world.tell(*logged_past(8, seed=7 + each))
+        settle(learner)
+        assert learner.newest == base_ref(each), "it waits for the engines"
+        if each == 2:
+            world.clock.advance(61)
+            settle(learner)
+            assert manifests(world)[-1].parent == base_ref(5), "it went back to what serves"
+    for version in (6, 5, 4):
+        world.release(version, "rolled_back")
+    world.release(3)
+    settle(learner)
+    newest = manifests(world)[-1]
+    assert (newest.version, newest.parent, newest.afresh) == (base_ref(7), base_ref(3), False)
+    learner.close()
+
+
+def test_what_cannot_be_made_again_is_said_and_the_learner_goes_on(make_world: MakeWorld) -> None:
+    """Another learner tries again, which may know how."""
+    world = make_world("a")
+    learner = world.learner()
+    for seed in range(2):
+        world.tell(*logged_past(8, seed=seed))
+        settle(learner)
+    said = spoil(world, "turns")
+    with world.store.work() as work:
+        work.files.drop(base_ref(2))
+        work.files.want(base_ref(2))
+    settle(learner)
+    with world.store.look() as view:
+        assert view.files.servable([base_ref(2)])[base_ref(2)].lost == said
+    assert learner.newest == base_ref(3)
+    learner.close()
+    settle(world.learner())
+    with world.store.look() as view:
+        assert view.files.servable([base_ref(2)])[base_ref(2)].servable == "rebuild"
+
+
+def test_checkpoints_of_the_past_grow_sparser_and_say_what_going_back_costs(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner(settings={"checkpoints.every_s": 0.0, "checkpoints.keep": 1})
+    for seed in range(3):
+        world.tell(*logged_past(8, seed=seed))
+        settle(learner)
+        learner._checkpointing.wait()
+    assert learner._checkpointing.versions == [base_ref(2), base_ref(3), base_ref(4)]
+    size = Checkpoints(world.directory / "learner").size(base_ref(2))
+    learner._checkpointing._settings = CheckpointSettings(every_s=0.0, keep=1, past_gb=3.5 * size / 1e9)
+    for seed in range(3, 9):
+        world.tell(*logged_past(8, seed=seed))
+        settle(learner)
+        learner._checkpointing.wait()
+    step(learner)
+    there = learner._checkpointing.versions
+    assert (len(there), there[0], there[-1]) == (4, base_ref(2), base_ref(10))
+    gaps = [after.version - before.version for before, after in pairwise(there)]
+    assert gaps == sorted(gaps, reverse=True)
+    versions = [base_ref(number) for number in range(1, 11)]
+    with world.store.work() as work:
+        for version in versions:
+            work.files.drop(version)
+        found = work.files.servable(versions)
+        took = [policy.metrics["seconds_updating"] for policy, _ in reversed(work.policies.newest(9))]
+    assert found[base_ref(2)].about_s == found[base_ref(1)].about_s == 1.0
+    upon = max(version for version in there if version < base_ref(10))
+    assert found[base_ref(9)].about_s == pytest.approx(1 + sum(took[upon.version - 1 : 8]), abs=0.06)
+    learner.close()
 
 
 def test_what_was_made_with_settings_that_are_none_today_is_gone_on_from_by_its_weights(
@@ -86,7 +182,7 @@ def test_what_is_learned_beside_the_weights_goes_back_with_them(
     for past_of_one in pasts:
         world.tell(*past_of_one)
         settle(learner)
-    monkeypatch.setattr(past, "_MOST_S", -1.0)
+    monkeypatch.setattr(past, "MOST_REMADE_S", -1.0)
     for version in (2, 5, 4, 3):
         world.release(version, "live" if version == 2 else "rolled_back")
     world.release(2)

@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-import learner.stage
 import learner.versions.probe
 from core.errors import WeightsError
 from core.events import PolicyVersion
@@ -29,6 +28,7 @@ from core.ports import WeightsRef
 from core.store import open_sqlite
 from core.store.policies import Policies
 from learner.model.policy_model import PolicyModel
+from learner.publishing import Publisher
 from learner.versions.probe import draw_probe_set, probe_of_model, record
 from serving.releases import ensure_anchor
 from serving.rendering import load_renderer
@@ -281,7 +281,7 @@ def test_a_resumed_learner_publishes_the_same_bits(make_world: MakeWorld, monkey
     one = world.learner(settings={"admission.max_divergence": 1e9, "admission.min_ess": 0.0})
     world.tell(*logged_past(8, seed=1))
     with monkeypatch.context() as patched:
-        patched.setattr(learner.stage, "publish", cut_off)
+        patched.setattr(Publisher, "publish", cut_off)
         with pytest.raises(KeyboardInterrupt):
             settle(one)
     one.close()

@@ -42,7 +42,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> World:
         world.release(version, "rolled_back")
     world.release(2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learner_past, "_MOST_S", -1.0)  # too long for version 2 to be made again: its weights are adopted
+        patch.setattr(learner_past, "MOST_REMADE_S", -1.0)  # version 2 takes too long: it is adopted
         settle(learner)
     past = logged_past(8, seed=7)
     world.tell(*past)

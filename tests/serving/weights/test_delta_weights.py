@@ -128,7 +128,10 @@ def test_what_it_is_made_upon_and_of_stands_in_the_manifest(chain: World) -> Non
         digest=digest_of_shards(chain.shards[3]),
         path="weights/00000003/manifest.json",
         parent=base_ref(2),
+        size=delta["file"]["bytes"],
     )
+    upon = {base_ref(number): base_ref(number - 1) for number in range(2, 6)}
+    assert chain.host().bases() == {base_ref(1): None} | upon
 
 
 @pytest.mark.parametrize("order", [[1, 2, 3, 4, 5], [5], [5, 4, 3, 2, 1], [3, 5]])

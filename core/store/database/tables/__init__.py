@@ -29,11 +29,12 @@ from core.store.database.tables.events import (
     rewards,
     switches,
     turns,
+    version_files,
 )
 from core.store.database.tables.parts import Name, metadata
 from core.store.database.tables.people import api_keys, audit
 
-REVISION = "11"
+REVISION = "12"
 """The revision of the schema below: the newest of `migrations/`."""
 
 __all__ = [
@@ -67,4 +68,5 @@ __all__ = [
     "rewards",
     "switches",
     "turns",
+    "version_files",
 ]

@@ -164,6 +164,17 @@ policies = Table(
     Index("policies_by_state", "policy", "state", "version"),
 )
 
+# What there is of a version beside its row: few versions have anything.
+version_files = Table(
+    "version_files",
+    metadata,
+    of_policy(primary_key=True),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", Name, primary_key=True),  # weights, checkpoint; wanted, lost: see VersionFiles
+    Column("bytes", BigInteger, nullable=False, server_default="0"),  # of weights
+    Column("why", Text),  # of what is lost
+)
+
 releases = Table(
     "releases",
     metadata,

@@ -40,7 +40,7 @@ def cut_off(world: ReleaseWorld, at: int) -> bool:
 
 @pytest.mark.parametrize("engines", FLEETS)
 def test_a_release(start_world: MakeWorld, engines: tuple[str, ...]) -> None:
-    world = start_world(*engines, settings={"serving.versions.keep": 2})
+    world = start_world(*engines, settings={"serving.versions.keep": 2, "serving.versions.all_s": 0})
     live = world.release(world.release())
     for at in (*range(5 + len(engines) + 3), MOST):
         version = world.publish(live)

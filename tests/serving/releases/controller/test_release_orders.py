@@ -92,6 +92,79 @@ def test_a_rollback_to_weights_that_are_gone_is_refused(world: ReleaseWorld) -> 
     assert world.check_one_lives() == 4
 
 
+@pytest.fixture
+def forgetful(start_world: MakeWorld) -> ReleaseWorld:
+    """Return a world where 6 is live, and the weights of 2 and 3 are gone."""
+    world = start_world(settings={"serving.versions.keep": 2, "serving.versions.all_s": 0})
+    for parent in range(1, 6):
+        world.release(parent)
+    assert [version for version in range(1, 7) if world.has_weights(version)] == [1, 4, 5, 6]
+    return world
+
+
+def make_again(world: ReleaseWorld, version: int) -> None:
+    """Do what the learner does for an order that waits."""
+    ref, shards = base_ref(version), world.shards_at(world.directory / "again.safetensors", version)
+    with world.store.work() as work:
+        assert work.files.wanted() == [ref]
+        work.files.keep(ref, world.weights.publish(ref, shards, None).size)
+
+
+def test_a_rollback_to_weights_that_are_gone_waits_until_they_are_made_again(forgetful: ReleaseWorld) -> None:
+    """Meanwhile nothing moves because of it, and everything else goes on, over a change of controllers too."""
+    order = forgetful.order("rollback", 2)
+    forgetful.pass_time(10)
+    assert (forgetful.answer(order).done_at, forgetful.live) == (None, 6)
+    assert forgetful.engine.held == {5, 6}
+    forgetful.replace_controller()
+    assert forgetful.release(6) == 7
+    make_again(forgetful, 2)
+    forgetful.run()
+    assert forgetful.answer(order).error is None
+    assert forgetful.check_one_lives() == 2
+    assert forgetful.states() == {1: "retired", 2: "live"} | dict.fromkeys(range(3, 8), "rolled_back")
+
+
+def test_from_an_earlier_version_one_goes_back_to_the_one_before_it(forgetful: ReleaseWorld) -> None:
+    """Engines are not asked to hold what is gone: they would refuse it once it is made again."""
+    forgetful.carry_out("rollback", 4)
+    assert forgetful.statuses()["local"].refused == {}
+    order = forgetful.order("rollback", 3)
+    forgetful.run()
+    make_again(forgetful, 3)
+    forgetful.run()
+    assert forgetful.answer(order).error is None
+    assert forgetful.check_one_lives() == 3
+
+
+def test_what_cannot_be_made_again_is_refused_before_anything_moves(forgetful: ReleaseWorld) -> None:
+    """So is what the learner finds it cannot make, what no learner makes in time, and what another order overtakes."""
+    with forgetful.store.work() as work:
+        work.files.give_up(base_ref(2), "3 of its 8 turns are no longer in the store")
+    gone = "the weights of version 2 are gone: 3 of its 8 turns are no longer in the store"
+    for version in (2, 3):  # which is made upon it
+        code, why = refused(forgetful, "rollback", version)
+        assert (code, why) == ("refused", gone.replace("version 2", f"version {version}"))
+    with forgetful.store.work() as work:
+        work.files.try_again()
+    order = forgetful.order("pin", 3)
+    forgetful.run()
+    with forgetful.store.work() as work:
+        work.files.give_up(base_ref(3), "it differs")
+    forgetful.run()
+    assert forgetful.answer(order).error == "the weights of version 3 are gone: it differs"
+    order = forgetful.order("rollback", 2)
+    forgetful.pass_time(forgetful.release_settings.order_timeout_s + 10, 5)
+    assert "no learner made version 2 again in" in (forgetful.answer(order).error or "")
+    order = forgetful.order("rollback", 2)
+    forgetful.run()
+    forgetful.carry_out("rollback", 4)
+    assert forgetful.answer(order).error == "version 2 was not made again before the next order"
+    assert forgetful.check_one_lives() == 4
+    with forgetful.store.look() as view:
+        assert view.files.wanted() == []
+
+
 def test_a_rollback_takes_a_canary_back(trying: ReleaseWorld) -> None:
     trying.carry_out("rollback", 2, "users complain")
     assert trying.states() == {1: "retired", 2: "live", 3: "rolled_back"}

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import made_events
 import pytest
@@ -11,7 +13,11 @@ from stepping import step
 
 from core import telemetry
 from core.events import GateVerdict, Topic
-from core.ids import base_ref
+from core.ids import PolicyRef, base_ref
+from core.settings.serving import VersionSettings
+from core.store.operators.version_files import Kept
+from serving.releases.keeping import thinned
+from serving.weights.published import BlobWeights
 
 MakeWorld = Callable[..., ReleaseWorld]
 
@@ -253,12 +259,60 @@ def test_a_record_of_other_weights_is_rejected(world: ReleaseWorld) -> None:
 
 
 def test_old_weights_are_let_go(start_world: MakeWorld) -> None:
-    """The newest `keep` versions stay, with the anchor, the live version and the one before it."""
-    world = start_world(settings={"serving.versions.keep": 3})
+    """The newest `keep` versions stay, with the anchor, the live version and the one before it.
+
+    The store knows which, and does so again where somebody else deleted or brought some."""
+    world = start_world(settings={"serving.versions.keep": 3, "serving.versions.all_s": 0})
     for parent in range(1, 8):
         newest = world.release(parent)
         kept = {1, *range(max(1, newest - 2), newest + 1)}
         assert {version for version in range(1, newest + 1) if world.has_weights(version)} == kept
+        assert soon(world, "now") == kept
+    world.weights.discard(base_ref(6))
+    world.weights.publish(base_ref(3), world.shards_at(world.directory / "3.safetensors", 3), None)
+    world.replace_controller()
+    world.run()
+    assert soon(world, "now") == {1, 3, 7, 8}
+
+
+def test_what_a_kept_delta_is_made_upon_is_kept_and_serves(
+    start_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, bases = start_world(settings={"serving.versions.keep": 2, "serving.versions.all_s": 0}), BlobWeights.bases
+
+    def upon_three(weights: BlobWeights) -> dict[PolicyRef, PolicyRef | None]:
+        return {version: base_ref(3) if version > base_ref(3) else None for version in bases(weights)}
+
+    monkeypatch.setattr(BlobWeights, "bases", upon_three)
+    for parent in range(1, 8):
+        world.release(parent)
+    assert soon(world, "now") == {1, 3, 6, 7, 8}
+    world.carry_out("rollback", 3)
+
+
+def soon(world: ReleaseWorld, how: str) -> set[int]:
+    with world.store.look() as view:
+        found = view.files.servable([base_ref(version) for version in world.states()])
+    return {version.version for version, servable in found.items() if servable.servable == how}
+
+
+def test_of_what_is_older_fewer_and_fewer_are_kept() -> None:
+    """All at first, then one a minute, an hour, a day: the same ones as before, as long as there is room for them."""
+    settings = VersionSettings(keep=2, all_s=60, by_minute_s=3600, by_hour_s=6 * 3600, by_day_s=2 * 86400, most_gb=None)
+    start, kept = datetime(2026, 1, 1, tzinfo=UTC), list[Kept]()
+    for number in range(27 * 120):  # every 30 s
+        now = start + timedelta(seconds=30 * number)
+        kept.append(Kept(base_ref(number + 1), now, 10**7, is_rejected=number % 120 == 0 and number > 0))
+        left = thinned(kept, (), settings, now)
+        kept = [each for each in kept if each.version in left]
+    ages_s = [(now - each.made_at).total_seconds() for each in kept]
+    counts = [sum(least <= age_s < most for age_s in ages_s) for least, most in pairwise((0, 60, 3600, 21600, 172800))]
+    assert counts == [2, 59, 5, 1]
+    assert not any(each.is_rejected for each in kept)
+    assert {each.made_at.minute for each in kept[:6]} == {0}, "the first of each hour"
+    little = settings.model_copy(update={"most_gb": 0.5})
+    fixed = {kept[0].version, kept[-1].version}
+    assert thinned(kept, fixed, little, now) | fixed == {each.version for each in (kept[0], *kept[-49:])}
 
 
 def test_what_serves_is_never_let_go(start_world: MakeWorld) -> None:
