@@ -198,7 +198,7 @@ def _order(kind: str, meaning: str) -> None:
 
 
 for _kind, _meaning in {
-    "rollback": "Serve an earlier version again, at once; the learner goes on from it.",
+    "rollback": "Serve an earlier version again, made again first if need be; the learner goes on from it.",
     "promote": "Serve a canary or a candidate now, to everybody.",
     "hold": "Keep a candidate or canary as it is until it is promoted, rolled back or unheld.",
     "unhold": "Let a held version go on.",

@@ -72,6 +72,7 @@ _DEEP = (
     "tests/clients/typescript/",
     "tests/clients/vscode/",
     "tests/e2e/engines/",
+    "tests/e2e/past/test_any_version.py",
     "tests/e2e/past/test_backup.py",
     "tests/e2e/past/test_midtrain_sessions.py",
     "tests/e2e/past/test_propose.py",

@@ -29,6 +29,7 @@ from core.events import PolicyVersion
 from core.ids import base_ref
 from core.operations.alarms import Opening
 from core.operations.fleet import OrderKind
+from core.operations.servable import Servable
 from core.store.work import View
 
 _LARGEST_PAGE = 1000
@@ -39,7 +40,7 @@ _SHOWN = ("version", "policy", "digest", "parent", "manifest", "turns", "updates
 
 _ORDERS: dict[OrderKind, str] = {
     "promote": "Serve a canary or a candidate now, to everybody",
-    "rollback": "Serve an earlier version again, at once; the later ones are rolled back",
+    "rollback": "Serve an earlier version again; the later ones are rolled back",
     "hold": "Do nothing with this candidate or canary until it is promoted, rolled back or unheld",
     "unhold": "Let a held candidate or canary go on",
     "pin": "Serve this version, and release nothing else until it is unpinned",
@@ -82,13 +83,17 @@ def policies_router(context: Context) -> APIRouter:
     async def list_policies(request: Request) -> Response:
         """Return versions, the newest first, each with its state; `live` is the one that serves now.
 
+        `servable` says how soon each could serve again: `now`, after a `rebuild` of `about_s` seconds, or not at all
+        (`lost`, which then says why).
+
         `held_by` lists the alarms under which candidates wait, until they are acknowledged or closed (of another
         namespace's only that there is one); `orders` the newest orders, with who gave them."""
         only_parameters(request, "limit")
         identity = identity_of(request)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda view: view.policies.newest(limit))
-        data = [_described(policy, state) for policy, state in listed]
+        soon = await read(services, lambda view: view.files.servable([policy.version for policy, _ in listed]))
+        data = [_described(policy, state, soon[policy.version]) for policy, state in listed]
         switches = await read(services, lambda view: view.fleet.switches(services.cluster))
         running = await read(services, lambda view: view.experiments.running(services.cluster))
         return json_response(
@@ -119,13 +124,19 @@ def _history_routes(router: APIRouter, context: Context) -> None:
     async def list_releases(request: Request) -> Response:
         """Return the chain of releases, the oldest first: which version took which step, when, why, by whom.
 
+        Each step says how soon its version could serve again, as `GET /v1/policies` does.
+
         `held_by` lists the alarms under which candidates wait."""
         only_parameters(request, "after", "limit")
         identity = identity_of(request)
         after = whole_number(request, "after", 0, 1 << 53)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
         listed = await read(services, lambda view: view.releases.after(after, limit))
-        data = [{"sequence": sequence, **to_builtins(release)} for sequence, release in listed]
+        soon = await read(services, lambda view: view.files.servable({release.version for _, release in listed}))
+        data = [
+            {"sequence": sequence, **to_builtins(release), **to_builtins(soon[release.version])}
+            for sequence, release in listed
+        ]
         held_by = await read(services, lambda view: _held_by(view, identity))
         return json_response({"object": "list", "held_by": held_by, "data": data})
 
@@ -173,6 +184,7 @@ def _model(context: Context) -> dict[str, Any]:
     return {"id": context.services.model_name, "object": "model", "created": 0, "owned_by": "onward"}
 
 
-def _described(policy: PolicyVersion, state: str) -> dict[str, Any]:
+def _described(policy: PolicyVersion, state: str, soon: Servable) -> dict[str, Any]:
     fields = to_builtins(policy)
-    return {"state": state, **{name: fields[name] for name in _SHOWN}, "verdict": fields["verdict"]}
+    shown = {name: fields[name] for name in _SHOWN}
+    return {"state": state, **shown, "verdict": fields["verdict"], **to_builtins(soon)}

@@ -10,6 +10,7 @@ from api.access.context import Context
 from api.access.plain import LARGEST_INTEGER, digits, identity_of, json_response, only_parameters
 from api.operator.figures.improvement import RECENT, compared
 from api.turns.lookup import read
+from core.codec import to_builtins
 from core.errors import NotFound
 from core.events import PolicyVersion
 from core.ids import Namespace, PolicyRef, base_ref
@@ -28,7 +29,8 @@ def rollback_router(context: Context) -> APIRouter:
         """Return what a rollback to this version would leave behind; it changes nothing.
 
         That is the versions that went live since, their updates, the turns they learned from, the span of these turns'
-        feedback, and how much more the caller's namespace rewarded these versions than this one."""
+        feedback, and how much more the caller's namespace rewarded these versions than this one. `servable` says
+        whether the version is there, or is made again first, for about `about_s` seconds, or is `lost`, and why."""
         identity = identity_of(request)
         only_parameters(request)
         number = digits(version, LARGEST_INTEGER)
@@ -60,6 +62,7 @@ def _foreseen(view: View, cluster: str, namespace: Namespace, version: PolicyRef
         "updates": sum(policy.updates for policy in known),
         "turns": sum(policy.turns for policy in known),
         "feedback_hours": _span(known) / timedelta(hours=1),
+        **to_builtins(view.files.servable([version])[version]),
         "reward": compared(theirs, its, _NEEDED, _NEEDED),
     }
 

@@ -22,13 +22,14 @@ _TIMEOUT_S = 90
 
 def show_policies(directory: Path, key: str | None) -> None:
     table = Table(title="Policy versions")
-    for column in ("version", "state", "parent", "turns", "digest", "created"):
-        table.add_column(column)
+    for column in ("version", "state", "can serve", "parent", "turns", "digest", "created"):
+        table.add_column(column, no_wrap=column == "state")  # which people and programs look for
     answer = call(directory, "GET", "/v1/policies", key)
     for policy in answer["data"]:
         table.add_row(
             str(policy["version"]),
             _standing(policy, answer),
+            _soon(policy),
             str(policy["parent"] or "-"),
             str(policy["turns"]),
             policy["digest"][:12],
@@ -58,6 +59,11 @@ def _waiting_line(alarm_id: str | None) -> str:
 def _order_line(order: dict[str, Any]) -> str:
     came = "waits" if order["done_at"] is None else order["done_at"] if order["error"] is None else order["error"]
     return f"order: {order['kind']} {order['version']}, by {order['by']}: {order['why']} ({came})"
+
+
+def _soon(found: dict[str, Any]) -> str:
+    """Return in words how soon a version could serve."""
+    return {"now": "now", "lost": "no more"}.get(found["servable"]) or f"in about {found['about_s']:.0f} s"
 
 
 def _standing(policy: dict[str, Any], answer: dict[str, Any]) -> str:
@@ -97,6 +103,10 @@ def show_fleet(directory: Path, key: str | None) -> None:
 
 
 def give_order(directory: Path, kind: str, version: int, why: str, key: str | None) -> None:
+    if kind == "rollback":
+        found = call(directory, "GET", f"/v1/policies/{version}/rollback", key)
+        if found["servable"] == "rebuild":
+            Console().print(f"version {version} is made again first, which takes about {found['about_s']:.0f} s")
     answer = call(directory, "POST", f"/v1/policies/{version}/{kind}", key, {"why": why})
     Console().print(f"version {version}: {answer['status']}, by {answer['by']}", markup=False)
 

@@ -9,7 +9,7 @@ const MEANING = {
   promote: "Serve it now, to everybody.",
   hold: "Do nothing with it until it is promoted, rolled back or unheld.",
   unhold: "Let it go on.",
-  rollback: "Serve it again, at once; the later ones are rolled back.",
+  rollback: "Serve it again; the later ones are rolled back.",
   pin: "Serve it, and release nothing else until it is unpinned.",
   unpin: "Release versions again.",
 };
@@ -20,7 +20,7 @@ let report = () => {};
 /** What may be done with a version, as far as its state tells; the controller has the last word. */
 function orders(policy, standing) {
   if (policy.version === standing.live) return [standing.pinned === policy.version ? "unpin" : "pin"];
-  if (policy.state === "retired") return ["rollback"];
+  if (policy.state === "retired") return policy.servable === "lost" ? [] : ["rollback"];
   if (policy.state !== "candidate" && policy.state !== "canary") return [];
   return ["promote", standing.held.includes(policy.version) ? "unhold" : "hold"];
 }
@@ -38,8 +38,20 @@ function order(kind, version) {
   }));
 }
 
-/** What a rollback discards, in words. */
-function leftBehind({ versions, counted, updates, turns, feedback_hours: hours, reward }) {
+/** How soon a version could serve again, in words. */
+const SOON = {
+  now: () => "can serve at once",
+  rebuild: ({ about_s: seconds }) => `can serve in about ${duration(seconds)}: it is made again first`,
+  lost: ({ lost }) => `cannot serve any more: ${lost}`,
+};
+const soon = policy => SOON[policy.servable](policy);
+
+/** What a rollback discards, in words, and how long it takes. */
+function leftBehind(found) {
+  return [named("the version", soon(found)), ...discarded(found)];
+}
+
+function discarded({ versions, counted, updates, turns, feedback_hours: hours, reward }) {
   if (!versions.length) return ["Nothing went live since: nothing is left behind."];
   const whole = counted < versions.length ? ` (of the newest ${number(counted)})` : "";
   const span = versions.length > 1 ? `: ${versions[0]} to ${versions.at(-1)}` : `: ${versions[0]}`;
@@ -64,6 +76,7 @@ function row(policy, standing) {
     make("span", "", state(policy.state), held ? make("span", "state held", "held") : null, pinned ? state("pinned") : null),
     make("small", "meta", `${time(policy.created_at)} · from ${policy.parent ?? "nothing"} · ${number(policy.turns)} turns`
       + ` · ${number(policy.updates)} ${policy.updates === 1 ? "update" : "updates"}`),
+    ["retired", "rolled_back", "superseded"].includes(policy.state) && make("small", "block", soon(policy)),
     policy.verdict ? make("small", "block", `${policy.verdict.proposed ? "proposed" : "cases"}: ${policy.verdict.action}: ${policy.verdict.why}`) : null,
     make("span", "actions", ...orders(policy, standing).map(kind => order(kind, policy.version))));
   line.tabIndex = -1;

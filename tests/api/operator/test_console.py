@@ -89,6 +89,17 @@ def test_versions_engines_and_the_experiment_are_the_stores(service: Service) ->
     assert status["last_release"] == last["sequence"] == 4
     shown = service.get(f"/v1/releases?after={status['last_release'] - 2}&limit=20").json()["data"]
     assert [step["state"] for step in shown] == ["canary", "rolled_back"]
+    with service.store.work() as work:
+        work.files.drop(base_ref(3))
+        work.files.drop(base_ref(4))
+        work.files.give_up(base_ref(4), "its turns are gone")
+    asked = service.get("/v1/policies").json()["data"]
+    assert {policy["version"]: policy["servable"] for policy in asked} == dict(
+        zip(range(1, 6), ("now", "now", "rebuild", "lost", "now"), strict=True)
+    )
+    (step, *_) = service.get("/v1/releases?after=1").json()["data"]
+    assert (step["version"], step["servable"], step["lost"], step["why"]) == (4, "lost", "its turns are gone", "x")
+    assert service.get("/v1/policies/3/rollback").json()["about_s"] == 1.0
 
 
 def test_turns_and_tokens_are_this_processs(service: Service, counters: dict[str, Counter]) -> None:

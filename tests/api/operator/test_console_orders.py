@@ -55,7 +55,18 @@ def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_p
 
 
 def test_an_operator_promotes_and_rolls_back_and_nobody_refused_does(open_page: OpenPage, world: Service) -> None:
+    """What can serve again, and how soon, is said beforehand; what cannot is not offered."""
+    with world.store.work() as work:
+        for version in (3, 4):
+            work.files.drop(base_ref(version))
+        work.files.give_up(base_ref(3), "its turns are gone")
+        work.files.put_checkpoints([base_ref(4)])
     page = open_page("#releases")
+    gone, rebuilt = (page.locator(".version", has_text=f"version {version}") for version in (3, 4))
+    expect(gone).to_contain_text("cannot serve any more: its turns are gone")
+    expect(gone.locator("button", has_text="roll back to")).to_have_count(0)
+    expect(rebuilt).to_contain_text("can serve in about 1.0 s: it is made again first")
+    expect(rebuilt.locator("button", has_text="roll back to")).to_have_count(1)
     expect(page.locator("#canary")).to_contain_text(f"Version {VERSIONS} against {VERSIONS - 1} for 20.0 % of users")
     proposed = page.locator(".version", has_text=f"version {VERSIONS}")
     expect(proposed).to_contain_text("proposed: pass: no worse by 5.0%")
@@ -66,6 +77,7 @@ def test_an_operator_promotes_and_rolls_back_and_nobody_refused_does(open_page: 
     expect(page.locator("#order")).to_be_hidden()
     page.locator(".version", has_text="version 2").locator("button", has_text="roll back to").click()
     foreseen = page.locator("#order-foreseen")
+    expect(foreseen).to_contain_text("the versioncan serve at once")
     expect(foreseen).to_contain_text("versions left behind4: 3 to 6")
     expect(foreseen).to_contain_text("turns learned from128")
     expect(foreseen).to_contain_text(re.compile(r"their mean reward less this one's[+−]\d\.\d\d \(.* to .*\)"))

@@ -39,6 +39,7 @@ def test_a_verdicts_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         "digest": WORDS,
         "created_at": "today",
         "verdict": {"action": "refuse", "why": WORDS},
+        "servable": "now",
     }
     answer = {"data": [policy], "experiment": None, "orders": [], "held_by": [], "pinned": None, "held": []}
     answers(monkeypatch, client, answer)

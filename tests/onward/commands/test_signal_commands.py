@@ -122,11 +122,11 @@ def test_an_order_says_who_gave_it(service: Service, directory: Path, seen: Seen
     assert seen() == "version 1: pinned, by keyless"
     service.orders.refuse_with = ("refused", "it never served")
     with pytest.raises(OnwardError, match="it never served"):
-        client.give_order(directory, "rollback", 2, "worse [bold]", None)
+        client.give_order(directory, "hold", 2, "worse [bold]", None)
     client.show_policies(directory, None)
     shown = seen()
     assert "order: pin 1, by keyless: users complain (2" in shown
-    assert "order: rollback 2, by keyless: worse [bold] (it never served)" in shown
+    assert "order: hold 2, by keyless: worse [bold] (it never served)" in shown
 
 
 # ---------------------------------------------------------------------------------------------- rewards
