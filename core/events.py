@@ -263,12 +263,15 @@ class Credit(msgspec.Struct, frozen=True, kw_only=True):
 class Reward(msgspec.Struct, frozen=True, kw_only=True, tag="reward"):
     """The value of a turn, as far as it is known. Written by scoring; read by the learner, ingest and the console.
 
-    `revision` counts from 0; a late outcome makes the next. `decided_at` is event time: replay yields the same."""
+    `revision` counts from 0; a late outcome makes the next. `decided_at` is event time: replay yields the same. `void`:
+    the turn came about by a fault that is not the answer's, and is worth nothing that could be learned; its `value` is
+    then 0, which takes back what the turn was trained on before this was known."""
 
     inference_id: InferenceId
     session_id: SessionId
     namespace: Namespace
     workload: str
+    environment: Environment = "production"
     revision: int
     value: float
     components: dict[str, float]
@@ -280,6 +283,7 @@ class Reward(msgspec.Struct, frozen=True, kw_only=True, tag="reward"):
     spec: str
     final: bool
     decided_at: datetime
+    void: bool = False
 
 
 class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):

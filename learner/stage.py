@@ -223,6 +223,8 @@ class Learner(Stage):
     def _leave_out(self, reward: Reward, turn: Completion) -> None:
         """Remove the turn unless it may train. Raises what a batch with it would make an update raise."""
         why = refusal(turn, reward, self._bounds) or ("eval_solution" if self._solutions.recalled_in(turn) else None)
+        if reward.void and reward.inference_id not in self._backlog.applied:
+            why = "void"  # what has trained is taken back instead
         if why is None:
             try_to_pack(self._backlog.scored(reward, turn), self._masks)
         else:

@@ -52,8 +52,9 @@ Last = dict[InferenceId, Reward]
 
 
 def last_rewards(rewards: Iterable[Reward]) -> Last:
-    """Return the last reward of each turn; they come in order of their revisions."""
-    return {reward.inference_id: reward for reward in rewards}
+    """Return the last reward of each turn, unless that is void; they come in order of their revisions."""
+    last = {reward.inference_id: reward for reward in rewards}
+    return {name: reward for name, reward in last.items() if not reward.void}
 
 
 def compare(old: Last, new: Last) -> list[Comparison]:

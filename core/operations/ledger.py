@@ -5,7 +5,7 @@ from typing import NewType
 
 import msgspec
 
-from core.events import Outcome, Purpose
+from core.events import Environment, Outcome, Purpose
 from core.ids import GroupId, InferenceId, Namespace, SessionId
 from core.reward_spec import EffortSpec
 
@@ -60,6 +60,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repeated_answer: bool = False
     unbacked_claim: bool = False
     reports_shown: bool = False
+    environment: Environment = "production"
 
 
 class Turn(msgspec.Struct, kw_only=True):

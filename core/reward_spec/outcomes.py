@@ -85,8 +85,10 @@ class OutcomeSpec(Part):
         if not self._may_be(role):
             wanted = "number" if role in NUMBERS else "boolean or a number"
             raise ValueError(f"role {role}: it is a {wanted}, and this is a {self.type}")
-        if role == "shown" and self.type != "boolean":
+        if role in ("shown", "void") and self.type != "boolean":
             raise ValueError(f"role {role}: it is a boolean, and this is a {self.type}")
+        if role == "void" and (self.moves or self.wait_s or self.default is not None):
+            raise ValueError(f"role {role}: it takes rewards away, and has no weight, no wait and no default")
         least = self.optimize == "min"
         if role in PRAISE and (least or self.weight < 0 or self.false_weight > 0):
             raise ValueError(f"role {role}: it says that an answer is good, and the weights take it for bad")
@@ -192,7 +194,8 @@ class SessionSpec(Part):
     discount: float = Field(default=0.9, gt=0, le=1)
     """The factor for each later turn, with credit `discounted`."""
     purposes: tuple[Purpose, ...] = ("turn", "suggestion")
-    """Turns of other purposes (side, summary, judge) live by their own outcomes alone."""
+    """Turns of other purposes (side, summary, judge) live by their own outcomes alone. The shipped spec adds summaries:
+    one is what all later turns know of the session, and shares in what became of it (SUPO, arXiv 2510.06727)."""
     end_wait_s: Seconds = 30.0
     """A session that was said to be over still waits so long for its outcomes; then its defaults apply."""
     idle_timeout_s: Seconds = Field(default=1800.0, gt=0)

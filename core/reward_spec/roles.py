@@ -2,11 +2,12 @@
 
 from typing import Final, Literal
 
-Role = Literal["accept", "edit", "reject", "complaint", "retry", "check", "useful", "rating", "shown", "none"]
+Role = Literal["accept", "edit", "reject", "complaint", "retry", "check", "useful", "rating", "shown", "void", "none"]
 """`accept`: the user took it, or a share of it; `edit`: the share of it that was kept where it was changed first;
 `reject`: the user turned it down; `complaint`: the user complained, or took it back; `retry`: another one was asked
 for, or the user went back to before it; `check`: a machine tried it; `useful`: somebody found it useful; `rating`: good
-above 0, bad below; `shown`: the user saw it, whatever came of that; `none`: it says nothing of that."""
+above 0, bad below; `shown`: the user saw it, whatever came of that; `void`: a fault that is not the answer's brought it
+about, and nothing is learned from it; `none`: it says nothing of that."""
 
 PRAISE: Final = frozenset({"accept", "edit", "check", "useful", "rating"})
 """More of it is better."""

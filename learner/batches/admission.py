@@ -12,6 +12,7 @@ from core.ids import PolicyRef
 from core.settings import AdmissionSettings, LearnerSettings
 from learner.batches.staleness import Drift, left_out, nowhere, oldest_allowed, together, too_old, within
 from learner.model.ranks import Ranks
+from learner.objective.advantages.sources import rewarded, sources_of
 from learner.objective.credit import TokenCredit, applied
 from learner.objective.kto import reference_of
 from learner.objective.normalisation import USUAL, BatchTotals
@@ -29,14 +30,14 @@ class BatchAdmission:
     def __init__(
         self,
         batch: Sequence[ScoredTurn],
-        scale: float,
+        scales: Sequence[float],
         tokens_per_turn: float,
         settings: LearnerSettings,
         released: Sequence[PolicyRef] = (),
         influence: Sequence[float] = (),
         whole: BatchTotals = USUAL,
     ) -> None:
-        """Start the admission of a batch. `influence`: of each turn, 1 when empty.
+        """Start the admission of a batch. `scales`: of each turn's advantage; `influence`: of each turn, 1 when empty.
 
         `whole`: what is assumed of the whole batch, to be compared at the end with what was `seen`."""
         self.batch, self.whole = batch, whole
@@ -56,7 +57,10 @@ class BatchAdmission:
         self.limited = sum(share < 1 for share in shares)
         self.expected_M = torch.zeros(len(batch))  # the reward that the whole answer let expect
         self._scales_M = torch.tensor(
-            [s.applied.scale if s.applied else scale / share for s, share in zip(batch, shares, strict=True)]
+            [
+                scored.applied.scale if scored.applied else scale / share
+                for scored, scale, share in zip(batch, scales, shares, strict=True)
+            ]
         )
         self._applied_M = torch.tensor([s.applied.worth if s.applied else 0.0 for s in batch])
         self._correction_M = torch.tensor([s.is_correction for s in batch])
@@ -64,10 +68,17 @@ class BatchAdmission:
         self._alike_M = ~self._correction_M & self._all_alike()
         self._records: dict[int, TurnRecord] = {}
 
-    def _all_alike(self) -> bool:
-        """Return whether all rewards are the same: then none says which answers are better, and their spread is 0."""
-        credited = any(scored.reward.credits for scored in self.batch)
-        return not credited and bool((self._rewards_M == self._rewards_M[0]).all())
+    def _all_alike(self) -> Tensor:
+        """Return [M]: whether a turn is of a source whose rewards are all the same.
+
+        Then none says which answers are better, and their spread is 0."""
+        alike_M = torch.zeros(len(self.batch), dtype=torch.bool)
+        for places in sources_of(self.batch):
+            told = rewarded(self.batch, places)
+            rewards = self._rewards_M[told]
+            credited = any(self.batch[place].reward.credits for place in told)
+            alike_M[places] = not credited and bool((rewards == rewards[:1]).all())
+        return alike_M
 
     def spare(self) -> "BatchAdmission":
         """Return a copy for a computation that does not count."""

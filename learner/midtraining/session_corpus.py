@@ -40,7 +40,7 @@ class SessionCorpus:
             yield {"token_ids": sequence.token_ids, "spans": list(_spans(sequence, batch))}
 
     def _refusal(self, turn: Completion, reward: Reward | None) -> str | None:
-        if reward is None:
+        if reward is None or reward.void:
             return "unrewarded"
         why = refusal(turn, reward, self._bounds)
         if why is not None:

@@ -30,21 +30,30 @@ class TokenCredit:
 def with_follow(batch: Sequence[ScoredTurn], discount: float) -> list[ScoredTurn]:
     """Return the turns with what the turns of the batch that continue them add.
 
-    A correction that no turn of the batch continues keeps what was applied."""
+    A correction that no turn of the batch continues keeps what was applied. A turn that is void gets nothing, and adds
+    nothing."""
     if discount == 0:
         return list(batch)
     worths: dict[str, float] = {}
     later: defaultdict[tuple[str | None, str], list[ScoredTurn]] = defaultdict(list)
     for scored in batch:
-        later[scored.turn.parent_id, scored.turn.purpose].append(scored)
+        later[scored.turn.parent_id, _walk(scored.turn)].append(scored)
     follow: dict[str, float] = {}
     for scored in sorted(batch, key=lambda each: -each.turn.turn_index):
         own = scored.inference_id
-        after = [worths[s.inference_id] for s in later[own, scored.turn.purpose] if s.inference_id in worths]
+        if scored.reward.void:
+            follow[own] = 0.0
+            continue
+        after = [worths[s.inference_id] for s in later[own, _walk(scored.turn)] if s.inference_id in worths]
         kept = scored.applied.follow if scored.applied else 0.0
         follow[own] = discount * sum(after) / len(after) if after else kept
         worths[own] = scored.reward.value + follow[own]
     return [replace(scored, follow=follow[scored.inference_id]) for scored in batch]
+
+
+def _walk(turn: Completion) -> str:
+    """Return what a turn is a step of. A summary is one of the work that it sums up, and that goes on from it."""
+    return "turn" if turn.purpose == "summary" else turn.purpose
 
 
 def credited(part: MicroBatch, batch: Sequence[ScoredTurn]) -> TokenCredit:

@@ -50,7 +50,8 @@ class Influence:
             return weights
         raised = _raised(list(masses.values()), most, turns)
         return [
-            weight * min(raised, most / masses[user_of(scored)]) for scored, weight in zip(batch, weights, strict=True)
+            weight if scored.reward.void else weight * min(raised, most / masses[user_of(scored)])
+            for scored, weight in zip(batch, weights, strict=True)
         ]
 
     def end(self, batch: Sequence[ScoredTurn], expected: Sequence[float]) -> None:
@@ -61,7 +62,7 @@ class Influence:
         masses, self._turns = self._remembered(batch, weights)
         self._masses = {user: mass for user, mass in masses.items() if mass > _FORGOTTEN}
         if self._settings.distrust:
-            first = [place for place, scored in enumerate(batch) if not scored.is_correction]
+            first = [place for place, scored in enumerate(batch) if not (scored.is_correction or scored.reward.void)]
             said = [(user_of(batch[p]), batch[p].worth, expected[p], weights[p]) for p in first]
             self._trust.hear(said)
 
@@ -90,8 +91,8 @@ class Influence:
         """Return the turns' influence before a user's share is bounded."""
         weights = [1.0] * len(batch)
         if self._settings.share_repeats:
-            times = Counter(map(_content, batch))
-            weights = [1 / times[_content(scored)] for scored in batch]
+            times = Counter(_content(scored) for scored in batch if not scored.reward.void)
+            weights = [1 / max(1, times[_content(scored)]) for scored in batch]
         if self._settings.distrust:
             return [weight * self._trust.of(user_of(s)) for weight, s in zip(weights, batch, strict=True)]
         return weights
@@ -99,9 +100,10 @@ class Influence:
     def _remembered(self, batch: Sequence[ScoredTurn], weights: Sequence[float]) -> tuple[dict[str, float], float]:
         """Return (mass of each user, number of turns) of the last updates and this one."""
         masses = defaultdict(float, {user: _KEPT * mass for user, mass in self._masses.items()})
-        for scored, weight in zip(batch, weights, strict=True):
+        told = [(scored, weight) for scored, weight in zip(batch, weights, strict=True) if not scored.reward.void]
+        for scored, weight in told:
             masses[user_of(scored)] += weight
-        return masses, _KEPT * self._turns + len(batch)
+        return masses, _KEPT * self._turns + len(told)
 
 
 def _raised(masses: Sequence[float], most: float, turns: float) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 from core.ids import PolicyRef
 from learner.batches.admission import BatchAdmission
 from learner.model.ranks import Ranks
+from learner.objective.advantages.sources import mean_reward
 from learner.objective.losses import TokenLosses
 from learner.sequences.tensors import MicroBatch
 
@@ -81,7 +82,7 @@ class UpdateFigures:
             "versions_behind_max": float(self.most_behind),
             "ess": ledger.ess,
             "gradient_norm": sums["gradient_norm"],
-            "reward": float(rewards_M.mean()),
+            "reward": mean_reward(ledger.batch, rewards_M),
             "tokens": float(len(ratio_N)),
             "positions": sums["positions"],
             "kept_share": sum(record.dropped is None for record in records) / len(records),

@@ -68,7 +68,7 @@ def update(
     )
     num_tokens = sum(len(part.targets_N) for part in parts)
     fresh = partial(
-        BatchAdmission, batch, state.advantages.scale, num_tokens / len(batch), settings, released, influence
+        BatchAdmission, batch, state.advantages.scales, num_tokens / len(batch), settings, released, influence
     )
     ledger, tally = _differentiate(state, parts, settings, fresh(USUAL))
     if (whole := ledger.seen()) != USUAL:  # known only now, when all was computed: once more

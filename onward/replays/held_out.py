@@ -38,7 +38,8 @@ def judge(target: Foundation, model: Path, held: Iterable[Reward], settings: Lea
     """Estimate the newest version's rewards on the last revisions of held-out turns, with 95 % intervals.
 
     `says` is what follows from them, and what does not, in words."""
-    last = {reward.inference_id: reward for reward in held}
+    revised = {reward.inference_id: reward for reward in held}
+    last = {name: reward for name, reward in revised.items() if not reward.void}
     found = _turns(target, set(last))
     fits = Bounds(masks=MasksOfTurns(model))
     batch = [ScoredTurn(found[name], reward) for name, reward in last.items() if not refusal(found[name], reward, fits)]

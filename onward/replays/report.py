@@ -96,7 +96,7 @@ def strata(rewards: Iterable[Reward]) -> dict[str, dict[str, float]]:
     """Summarise the last revisions of all turns, by namespace, workload and source of the reward."""
     last = {reward.inference_id: reward for reward in rewards}
     values: dict[str, list[float]] = {}
-    for reward in last.values():
+    for reward in (each for each in last.values() if not each.void):
         made_of = "+".join(sorted(reward.components)) or "default"
         values.setdefault(f"{reward.namespace}|{reward.workload}|{made_of}", []).append(reward.value)
     return {name: {"turns": len(each), "reward": statistics.fmean(each)} for name, each in sorted(values.items())}
@@ -157,7 +157,12 @@ def text_digest(text: str) -> str:
 
 
 def _digest(rewards: Iterable[Reward]) -> str:
+    """Return a digest of what the rewards say: the same as before there were void ones, where none is."""
     digest = hashlib.blake2b(digest_size=16)
     for reward in rewards:
-        digest.update(msgspec.msgpack.encode(reward))
+        said = {"type": "reward"} | msgspec.structs.asdict(reward)
+        del said["environment"]  # of the turn
+        if not reward.void:
+            del said["void"]
+        digest.update(msgspec.msgpack.encode(said))
     return digest.hexdigest()

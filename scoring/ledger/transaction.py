@@ -306,7 +306,7 @@ class LedgerTransaction:
     def _decide(self, turn: Turn, session: Session, now: datetime) -> Decision:
         self._owner[turn.inference_id] = session
         decision = decide(turn, session, outcomes_about(turn, session, self._spec), self._spec, now)
-        if not math.isfinite(decision.value):
+        if decision.value is not None and not math.isfinite(decision.value):
             raise ValueError(f"turn {turn.inference_id} would be worth {decision.value}")
         if (decision.due_at, decision.closed) != (turn.due_at, turn.closed):
             self.newly_open += (decision.due_at is not None) - (turn.due_at is not None)
@@ -337,8 +337,9 @@ class LedgerTransaction:
                 session_id=turn.session_id,
                 namespace=turn.namespace,
                 workload=turn.workload,
+                environment=turn.facts.environment,
                 revision=turn.revision,
-                value=decision.value,
+                value=decision.value or 0.0,
                 components=decision.components,
                 outcome_ids=decision.outcome_ids,
                 first_outcome_at=min(arrivals, default=None),
@@ -347,6 +348,7 @@ class LedgerTransaction:
                 spec=self._digest,
                 final=decision.final,
                 decided_at=turn.decided_at,
+                void=decision.value is None,
             )
         )
 

@@ -88,7 +88,9 @@ def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
 
 
 def with_reward(turn: Watched, reward: Reward) -> Watched:
-    """Return the turn with the reward's last revision."""
+    """Return the turn with the reward's last revision; a void one takes away what the turn had."""
+    if reward.void:
+        return msgspec.structs.replace(turn, value=None, components={}, by_default=False)
     by_default = not reward.outcome_ids
     return msgspec.structs.replace(turn, value=reward.value, components=dict(reward.components), by_default=by_default)
 

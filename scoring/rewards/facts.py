@@ -31,6 +31,7 @@ def facts_of(turn: Completion, parent: Facts | None, rules: Rules) -> Facts:
     return Facts(
         parent_id=turn.parent_id,
         group_id=turn.group_id,
+        environment=turn.environment,
         asked=_digest(turn.messages if turn.parent_id is None else new_messages(turn.messages)),
         whole=turn.finish_reason not in ("abort", "error"),
         effort=_effort(turn, parent),
@@ -52,6 +53,7 @@ def _unstored_facts(turn: Completion, parent: Facts | None) -> Facts:
     return Facts(
         parent_id=turn.parent_id,
         group_id=turn.group_id,
+        environment=turn.environment,
         whole=False,
         reports_shown=_reports_shown(turn),
         before=Effort() if parent is None else parent.before + parent.effort,

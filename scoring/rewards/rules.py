@@ -11,6 +11,7 @@ from operator import itemgetter
 
 import msgspec
 
+from core.events import Outcome
 from core.ids import OutcomeId
 from core.operations.ledger import Heard, Turn
 from core.reward_spec import Aggregation, OutcomeSpec, RewardSpec, Rules
@@ -27,14 +28,15 @@ Amount = tuple[float, float]  # what `weight` and what `false_weight` are multip
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The decision on a turn's reward.
 
-    `decided` is False while a wait runs, and when nothing at all is known: then there is no reward, not a zero.
+    `decided` is False while a wait runs, and when nothing at all is known: then there is no reward, not a zero. So it
+    is for a turn that is void, whose `value` is None.
     `due_at` is None when no wait runs any more (`final`); `closed` when the waits ran out rather than being cut short
     by an outcome that decides."""
 
     decided: bool
     due_at: datetime | None
     closed: bool
-    value: float
+    value: float | None
     components: dict[str, float]
     outcome_ids: tuple[OutcomeId, ...]
     contradicting: tuple[str, ...]  # names of outcomes
@@ -48,6 +50,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: RewardSpec, now: datetime) -> Decision:
     """Decide what a turn is worth now. `about`: the standing outcomes on this turn (`outcomes_about`)."""
     rules = spec.rules(turn.workload, turn.namespace)
+    if voiding := _voiding(turn, session, rules):
+        return _void(voiding)
     less = outweighed(about, rules.roles)
     heard = _by_name(turn, [entry for entry in about if entry.outcome.outcome_id not in less], rules)
     components = {name: _contribution(turn, name, entries, rules) for name, entries in heard.items()}
@@ -73,6 +77,30 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
         contradicting=contrary,
         why=_why(components, defaults, value if value != sum_of_all else None, contrary)
         + _left_out(turn, session, heard, rules, len(less)),
+    )
+
+
+def _voiding(turn: Turn, session: Session, rules: Rules) -> list[Outcome]:
+    """Return what says that the turn, or its session as a whole, came about by a fault that is not the answer's.
+
+    It holds for all of a session's turns, whenever it was said and whatever their purpose."""
+    if "void" not in rules.roles.values():
+        return []
+    standing = (entry.outcome for subject in (turn.inference_id, None) for entry in session.standing_of(subject))
+    return [each for each in standing if rules.roles.get(each.name) == "void" and each.value is True]
+
+
+def _void(voiding: Sequence[Outcome]) -> Decision:
+    names = ", ".join(sorted({outcome.name for outcome in voiding}))
+    return Decision(
+        decided=False,
+        due_at=None,
+        closed=True,
+        value=None,
+        components={},
+        outcome_ids=tuple(outcome.outcome_id for outcome in voiding),
+        contradicting=(),
+        why=f"void: {names}",
     )
 
 

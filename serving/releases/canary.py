@@ -93,10 +93,11 @@ class Canary:
         self._rewards.turn(turn.inference_id, turn.unit, turn.arm, turn.received_at_s)
 
     def _on_reward(self, turn: ServedTurn, reward: Reward) -> None:
+        value = None if reward.void else reward.value
         if self._shows_drift(turn):
-            self._drift.reward(turn.inference_id, reward.value)
+            self._drift.reward(turn.inference_id, value)
         if self._is_evidence(turn):
-            self._rewards.reward(turn.inference_id, reward.value)
+            self._rewards.reward(turn.inference_id, value)
 
     def _shows_drift(self, turn: ServedTurn) -> bool:
         return self._settings.holdback.share > 0 and turn.arm == turn.arm_assigned and turn.arm in ("live", "holdback")

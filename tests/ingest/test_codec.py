@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import made_events
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -193,3 +194,10 @@ def test_a_turn_of_before_there_were_grammars_is_read(completion: Callable[..., 
     assert schema == SCHEMA_VERSION
     del event["sampling"]["grammar"], event["logprob_space"]["grammar"]
     assert decode(msgspec.msgpack.encode([3, event])) == turn
+
+
+def test_a_reward_of_before_there_were_void_ones_is_read() -> None:
+    known = made_events.reward("1")
+    _, event = msgspec.msgpack.decode(encode(known))
+    del event["void"], event["environment"]
+    assert decode(msgspec.msgpack.encode([4, event])) == known

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kept_spans import kept_spans
 from logged_world import World, logged_past, make_reward, make_turn, manifests, settle, tokenizer_digest
+from msgspec.structs import replace
 
 from core import tracing
 from core.errors import ConfigError, LogUnavailable
@@ -145,6 +146,24 @@ def test_a_correction_applies_the_difference(make_world: MakeWorld) -> None:
         credits = original.credit + record.credit
         assert abs(credits - (record.reward - original.baseline) / original.scale) < 1e-5
     assert prove_exactly_once([first, second]) == 16
+    learner.close()
+
+
+def test_what_is_void_never_trains_and_is_taken_back_where_it_has(make_world: MakeWorld) -> None:
+    world = make_world("a")
+    learner = world.learner()
+    past = logged_past(8)
+    world.tell(*past)
+    settle(learner)
+    (trained, _), untrained = past[0], make_turn(30)
+    void = [(turn, replace(make_reward(turn, 0.0, revision=1, after_s=60), void=True)) for turn in (trained, untrained)]
+    world.tell((untrained, make_reward(untrained, -0.5)), *void, *logged_past(24)[16:])
+    settle(learner)
+    records = [record for manifest in manifests(world) for record in manifest.turns]
+    assert learner.left_out == {"void": 1}
+    assert untrained.inference_id not in {record.inference_id for record in records}
+    taken_back = [record for record in records if record.inference_id == trained.inference_id]
+    assert [(record.revision, record.reward) for record in taken_back][1:] == [(1, 0.0)]
     learner.close()
 
 

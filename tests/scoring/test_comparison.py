@@ -45,6 +45,18 @@ def test_a_reward_of_nothing_has_no_sign_to_change(lab: ModuleType) -> None:
     assert compare(old, new)[0].changed_sign == 0
 
 
+def test_what_is_void_is_compared_with_nothing(lab: ModuleType) -> None:
+    events = lab.Events()
+    turn = events.turn("s", 0)
+    past = [turn, events.outcome(turn, "accepted", True, 10), events.outcome(turn, "failed", True, 20)]
+    spec = RewardSpec.model_validate(
+        {"outcomes": {"accepted": ACCEPTED, "failed": {"type": "boolean", "role": "void"}}}
+    )
+    rewards = lab.score(spec, past, until=lab.at(10_000))
+    assert [reward.void for reward in rewards] == [False, True]
+    assert last_rewards(rewards) == {}
+
+
 def test_nothing_rewarded_is_shown_as_nothing(lab: ModuleType) -> None:
     whole = compare({}, {})[0]
     assert (whole.old.turns, whole.changed_sign, whole.old.histogram) == (0, None, (0,) * BINS)

@@ -1,6 +1,7 @@
 """The data behind the console's curves: the newest rewards, each with its turn.
 
-Queries are bounded by count and go along indexes, so their cost does not grow with the store."""
+Queries are bounded by count and go along indexes, so their cost does not grow with the store. A turn whose latest
+reward is void has none."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -80,11 +81,11 @@ class Curves(Repository):
 
     def worth(self, namespace: Namespace, limit: int) -> list[Worth]:
         """Return the turns of the newest `limit` revisions with their latest rewards, the newest first, each once."""
-        return [_worth(row) for row in self._once(_WORTH, namespace, limit)]
+        return self._worth(_WORTH, namespace, limit)
 
     def oldest(self, namespace: Namespace, limit: int) -> list[Worth]:
         """Return the turns of the oldest `limit` revisions, each once, with the latest of these: before learning."""
-        return [_worth(row) for row in self._once(_OLDEST_WORTH, namespace, limit)]
+        return self._worth(_OLDEST_WORTH, namespace, limit)
 
     def arms(self, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, Arm]:
         """Return the arms that these turns were served by. Reads whole records: meant for hundreds of turns."""
@@ -106,6 +107,10 @@ class Curves(Repository):
         )
         return {_ref(row.policy, row.version): from_micros(row.at) for row in rows}
 
+    def _worth(self, query: Select[Any], namespace: Namespace, limit: int) -> list[Worth]:
+        found = [(row, _decode_reward(row.reward)) for row in self._once(query, namespace, limit)]
+        return [_worth(row, reward) for row, reward in found if not reward.void]
+
     def _once(self, query: Select[Any], namespace: Namespace, limit: int) -> list[Any]:
         """Return the first row of each turn, which is that of its latest revision."""
         first: dict[str, Any] = {}
@@ -118,8 +123,7 @@ def _ref(policy: str, version: int) -> PolicyRef:
     return PolicyRef(PolicyName(policy), Version(version))
 
 
-def _worth(row: Any) -> Worth:
-    reward = _decode_reward(row.reward)
+def _worth(row: Any, reward: Reward) -> Worth:
     return Worth(
         inference_id=reward.inference_id,
         session_id=reward.session_id,

@@ -57,8 +57,16 @@ class Voice(msgspec.Struct, frozen=True, tag="outcome"):
     source: OutcomeSource = "client"
 
 
+class Valued(msgspec.Struct, frozen=True, tag="reward"):
+    """The fields of a reward's record that say what its turn is worth; one that is void is worth nothing at all."""
+
+    value: float
+    void: bool = False
+
+
 _decode_served = codec.decoder(Served).decode
 _decode_voice = codec.decoder(Voice).decode
+_decode_valued = codec.decoder(Valued).decode
 _GLANCE = [_turns.c[name] for name in Glance.__struct_fields__]
 _heard = select(_outcomes.c.inference_id, _outcomes.c.session_id, _outcomes.c.record).where(
     _outcomes.c.withdrawn.is_(False)
@@ -70,7 +78,7 @@ _OF_SESSIONS = _heard.where(
     _outcomes.c.namespace == bindparam("namespace"),
 )
 _WORTH = (
-    select(_rewards.c.inference_id, _rewards.c.value)
+    select(_rewards.c.inference_id, _rewards.c.record)
     .where(Among(_rewards.c.inference_id))
     .order_by(_rewards.c.sequence)
 )
@@ -124,9 +132,10 @@ class Recent(Repository):
         return told, {SessionId(row.session_id) for row in of_sessions if _is_somebodys(row.record)}
 
     def worth(self, turns: Collection[InferenceId]) -> dict[InferenceId, float]:
-        """Return the latest reward of those turns that have one."""
+        """Return the latest reward of those turns that have one, and whose latest is not void."""
         rows = self._connection.execute(_WORTH, {"values": sorted(turns)})
-        return {InferenceId(row.inference_id): row.value for row in rows}
+        latest = {InferenceId(row.inference_id): _decode_valued(row.record) for row in rows}
+        return {name: reward.value for name, reward in latest.items() if not reward.void}
 
 
 def _newest(columns: Sequence[ColumnElement[Any]], namespace: Namespace, before: InferenceId | None, limit: int) -> Any:

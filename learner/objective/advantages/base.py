@@ -26,8 +26,8 @@ class Advantages(Protocol):
         ...
 
     @property
-    def scale(self) -> float:
-        """The number that advantages of this batch are divided by."""
+    def scales(self) -> Sequence[float]:
+        """The numbers that the advantages of this batch are divided by, one for each turn."""
         ...
 
     def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
@@ -58,7 +58,7 @@ class TurnBaseline:
     """A baseline that is one number a turn and has nothing to fit; stateless unless a subclass adds state."""
 
     def __init__(self) -> None:
-        self.scale = 1.0
+        self.scales: Sequence[float] = ()
         self._batch: Sequence[ScoredTurn] = ()
         self._baselines_M = torch.zeros(0)
 

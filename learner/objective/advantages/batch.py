@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from learner.objective.advantages.base import TurnBaseline, whitened
+from learner.objective.advantages.base import TurnBaseline
+from learner.objective.advantages.sources import whitened_apart
 from learner.sequences.scored import ScoredTurn
 
 
@@ -20,5 +21,5 @@ class BatchBaseline(TurnBaseline):
         self._whiten = whiten
 
     def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
-        self._baselines_M, scale = whitened(rewards_M, torch.zeros(len(rewards_M)))
-        self.scale = scale if self._whiten else 1.0
+        self._baselines_M, scales = whitened_apart(batch, rewards_M, torch.zeros(len(rewards_M)))
+        self.scales = scales if self._whiten else [1.0] * len(batch)

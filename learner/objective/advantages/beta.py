@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learner.objective.advantages.base import TurnBaseline, whitened
+from learner.objective.advantages.base import TurnBaseline
+from learner.objective.advantages.sources import whitened_apart
 from learner.objective.advantages.strata import Channels, Strata
 from learner.sequences.scored import ScoredTurn
 
@@ -39,16 +40,18 @@ class BetaBaseline(TurnBaseline):
 
     def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
         self._batch = batch
-        self._prior = sum(map(self._mapped, batch)) / len(batch)
+        told = [self._mapped(scored) for scored in batch if not scored.reward.void]
+        self._prior = sum(told) / len(told) if told else self._prior
         raw_M = torch.tensor([self._low + self._width * self._expected(self._strata.of(scored)) for scored in batch])
-        self._baselines_M, self.scale = whitened(rewards_M, raw_M)
+        self._baselines_M, self.scales = whitened_apart(batch, rewards_M, raw_M)
 
     def end(self, shifts_M: Tensor) -> None:
         shifts: dict[str, list[float]] = {}
-        for scored, shift in zip(self._batch, shifts_M.tolist(), strict=True):
+        told = [(each, at) for each, at in zip(self._batch, shifts_M.tolist(), strict=True) if not each.reward.void]
+        for scored, shift in told:
             shifts.setdefault(self._strata.of(scored), []).append(shift)
         kept = {key: decay(sum(values) / len(values)) for key, values in shifts.items()}
-        for scored in self._batch:
+        for scored, _ in told:
             key, reward = self._strata.of(scored), self._mapped(scored)
             successes, failures = self._of(key)
             self._evidence[key] = (kept[key] * successes + reward, kept[key] * failures + 1 - reward)

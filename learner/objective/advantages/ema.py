@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from learner.objective.advantages.base import TurnBaseline, whitened
+from learner.objective.advantages.base import TurnBaseline
+from learner.objective.advantages.sources import mean_reward, whitened_apart
 from learner.objective.advantages.strata import Channels, StratumAverages
 from learner.sequences.scored import ScoredTurn
 
@@ -22,8 +23,8 @@ class EmaBaseline(TurnBaseline):
 
     def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
         self._batch = batch
-        raw_M = self._strata.read(batch, prior=float(rewards_M.mean()))
-        self._baselines_M, self.scale = whitened(rewards_M, raw_M)
+        raw_M = self._strata.read(batch, prior=mean_reward(batch, rewards_M))
+        self._baselines_M, self.scales = whitened_apart(batch, rewards_M, raw_M)
 
     def end(self, shifts_M: Tensor) -> None:
         self._strata.learn(self._batch)

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from learner.objective.advantages.base import TurnBaseline
+from learner.objective.advantages.sources import mean_reward
 from learner.objective.advantages.strata import Channels, StratumAverages
 from learner.sequences.scored import ScoredTurn
 
@@ -24,16 +25,18 @@ class LeaveOneOut(TurnBaseline):
 
     def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
         self._batch = batch
-        baselines_M = self._strata.read(batch, prior=float(rewards_M.mean()))
+        baselines_M = self._strata.read(batch, prior=mean_reward(batch, rewards_M))
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for index, scored in enumerate(batch):
-            groups[scored.turn.group_id].append(index)
+            if not scored.reward.void:
+                groups[scored.turn.group_id].append(index)
         rewards = rewards_M.tolist()
         for indices in groups.values():
             total = sum(rewards[index] for index in indices)
             for index in indices if len(indices) > 1 else ():
                 baselines_M[index] = (total - rewards[index]) / (len(indices) - 1)
         self._baselines_M = baselines_M.to(rewards_M.device)
+        self.scales = [1.0] * len(batch)
 
     def end(self, shifts_M: Tensor) -> None:
         self._strata.learn(self._batch)

@@ -16,3 +16,4 @@ from learner.sequences.scored import ScoredTurn
 class RawReward(TurnBaseline):
     def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
         self._baselines_M = torch.zeros_like(rewards_M)
+        self.scales = [1.0] * len(batch)

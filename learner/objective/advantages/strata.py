@@ -1,4 +1,4 @@
-"""Strata: turns that are compared with each other. A stratum is (namespace, workload, channel).
+"""Strata: turns that are compared with each other. A stratum is (namespace, workload, channel, environment).
 
 A baseline may depend only on what is known before the answer is (Williams 1992): whatever it knows of the outcome it
 removes from the advantage. So a channel is where a reward came from, never what it says: outcomes that replace each
@@ -21,7 +21,8 @@ class Strata:
 
     def of(self, scored: ScoredTurn) -> str:
         spoke = {self._channel_of[name] for name in scored.reward.components if name in self._channel_of}
-        return f"{scored.turn.namespace}|{scored.turn.workload}|{'+'.join(sorted(spoke))}"
+        simulated = "" if scored.turn.environment == "production" else f"|{scored.turn.environment}"
+        return f"{scored.turn.namespace}|{scored.turn.workload}|{'+'.join(sorted(spoke))}{simulated}"
 
 
 class StratumAverages:
@@ -37,7 +38,7 @@ class StratumAverages:
         return torch.tensor([self.averages.get(self._strata.of(scored), prior) for scored in batch])
 
     def learn(self, batch: Sequence[ScoredTurn]) -> None:
-        for scored in batch:
+        for scored in (each for each in batch if not each.reward.void):
             key, reward = self._strata.of(scored), scored.worth
             before = self.averages.get(key, reward)
             self.averages[key] = self._decay * before + (1 - self._decay) * reward

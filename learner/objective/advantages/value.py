@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learner.objective.advantages.base import batch_scale
+from learner.objective.advantages.sources import scales_of
 from learner.objective.credit import TokenCredit
 from learner.sequences.scored import ScoredTurn
 
@@ -24,13 +24,15 @@ class ValueHead:
             self._head = nn.Sequential(nn.Linear(hidden_size, _WIDTH), nn.GELU(), nn.Linear(_WIDTH, 1)).to(device)
         nn.init.zeros_(self._head[2].weight)
         self._optimizer = torch.optim.AdamW(self._head.parameters(), lr=learning_rate, foreach=True)
-        self.scale = 1.0
+        self.scales: Sequence[float] = ()
         self._influence_M: Tensor | None = None  # all alike
 
     def begin(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence: Sequence[float] = ()) -> None:
-        alike = all(weight == 1 for weight in influence)
-        self._influence_M = None if alike else torch.tensor(influence, device=rewards_M.device)
-        self.scale = batch_scale(rewards_M, self._influence_M)
+        shares = influence or [1.0] * len(batch)
+        heard = [0.0 if scored.reward.void else share for scored, share in zip(batch, shares, strict=True)]
+        alike = all(weight == 1 for weight in heard)
+        self._influence_M = None if alike else torch.tensor(heard, device=rewards_M.device)
+        self.scales = scales_of(batch, rewards_M, self._influence_M)
 
     def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
         values_N = self._head(hidden_ND.detach())[:, 0]

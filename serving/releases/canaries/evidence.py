@@ -66,6 +66,9 @@ class ArmStatistics:
     def replace(self, unit: str, old: float, new: float) -> None:
         self._change(unit, new - old, 0)
 
+    def remove(self, unit: str, value: float) -> None:
+        self._change(unit, -value, -1)
+
     def _change(self, unit: str, value: float, count: int) -> None:
         known = self._units.setdefault(unit, _Unit())
         if known.count:
@@ -73,7 +76,10 @@ class ArmStatistics:
         known.count += count
         known.total += value
         self.turns += count
-        self._sum_up(known, 1)
+        if known.count:
+            self._sum_up(known, 1)
+        else:
+            del self._units[unit]
 
     def _sum_up(self, unit: _Unit, sign: int) -> None:
         weight, mean = unit.weight, unit.mean
@@ -131,8 +137,12 @@ class RewardEvidence:
     def turn(self, inference_id: InferenceId, unit: str, arm: str, received_at_s: float) -> None:
         self._waiting.append(_Waiting(inference_id, unit, arm, received_at_s))
 
-    def reward(self, inference_id: InferenceId, value: float) -> None:
-        self._rewards[inference_id] = value
+    def reward(self, inference_id: InferenceId, value: float | None) -> None:
+        """Take a turn's reward; None: it has none any more."""
+        if value is None:
+            self._rewards.pop(inference_id, None)
+        else:
+            self._rewards[inference_id] = value
         if inference_id in self._mature:
             self._count(self._mature[inference_id])
 
@@ -147,7 +157,11 @@ class RewardEvidence:
         return self.arms.setdefault(name, ArmStatistics())
 
     def _count(self, turn: _Waiting) -> None:
-        value, before = self._rewards[turn.inference_id], self._counted.get(turn.inference_id)
+        value, before = self._rewards.get(turn.inference_id), self._counted.pop(turn.inference_id, None)
+        if value is None:
+            if before is not None:
+                self.arm(turn.arm).remove(turn.unit, before)
+            return
         if before is None:
             self.arm(turn.arm).add(turn.unit, value)
         else:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from api_harness import Service, serve, wait_for
-from console_world import SCRIPT, TURNS, VERSIONS, fill, inference_id, is_good, policy
+from console_world import SCRIPT, TURNS, VERSIONS, fill, inference_id, is_good, policy, reward, turn
 
 from core.clock import SystemClock
 from core.errors import LogUnavailable
@@ -115,6 +115,18 @@ def test_a_later_revision_is_what_a_turn_is_worth(world: Service) -> None:
     good = sum(is_good(number) and number % 8 != 7 for number in numbers)
     (first, *_) = world.get("/v1/curves").json()["versions"]
     assert first["good"] == pytest.approx(good / len(numbers))
+
+
+def test_a_turn_whose_latest_reward_is_void_is_worth_nothing_and_not_zero(service: Service) -> None:
+    said = turn(1, START)
+    rewards = [reward(said, 0, {"accepted": 1.0}), msgspec.structs.replace(reward(said, 1, {}), void=True)]
+    with service.store.work() as work:
+        work.turns.put([said])
+    for given, turns, worth in zip(rewards, (1, 0), (1.0, None), strict=True):
+        with service.store.work() as work:
+            work.rewards.put([(0, given)])
+        (session,) = service.get("/v1/sessions").json()["data"]
+        assert (service.get("/v1/curves").json()["turns"], session["reward"]) == (turns, worth)
 
 
 def test_curves_are_bounded_and_of_one_workload_where_asked(world: Service) -> None:

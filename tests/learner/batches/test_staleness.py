@@ -110,7 +110,11 @@ def test_a_turn_trains_by_the_tokens_of_it_that_are_fresh(most: int | None, fres
     batch = [ScoredTurn(turn, make_reward(turn, 1.0)), ScoredTurn(other, make_reward(other, 0.0))]
     (part,) = micro_batches(merge(batch), batch, 512, "cpu")
     ledger = BatchAdmission(
-        batch, 1.0, 12.0, LearnerSettings(admission=AdmissionSettings(max_versions_behind=most)), versions(1, 2, 3, 7)
+        batch,
+        [1.0] * 2,
+        12.0,
+        LearnerSettings(admission=AdmissionSettings(max_versions_behind=most)),
+        versions(1, 2, 3, 7),
     )
     drift = measure(part.behaviour_N, part.behaviour_N, part.turns_N, 2)
     _, keep_N = ledger.enter(part, credited(part, batch), torch.zeros(len(part.turns_N)), drift)
@@ -149,7 +153,7 @@ def test_what_the_shipped_spec_weighs_trains_when_it_comes(tmp_path: Path, name:
     )
     batch = [ScoredTurn(turn, late), ScoredTurn(other, make_reward(other, 0.0))]
     (part,) = micro_batches(merge(batch), batch, 512, "cpu")
-    ledger = BatchAdmission(batch, 1.0, 12.0, settings)
+    ledger = BatchAdmission(batch, [1.0] * len(batch), 12.0, settings)
     fresh = measure(part.behaviour_N, part.behaviour_N, part.turns_N, 2)
     ledger.enter(part, credited(part, batch), torch.zeros(len(part.turns_N)), fresh)
     assert [record.dropped for record in ledger.records()] == [None, None]

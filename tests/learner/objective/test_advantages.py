@@ -46,7 +46,7 @@ def run(advantages: Advantages, batch: list[ScoredTurn], hidden_ND: Tensor | Non
     if fit.requires_grad:
         fit.backward()
     advantages.end(torch.zeros(len(batch)))
-    return (rewards_M - baseline_N) / advantages.scale
+    return (rewards_M - baseline_N) / torch.tensor(advantages.scales)
 
 
 def value_head(seed: int = 0) -> ValueHead:
@@ -124,7 +124,21 @@ MAKERS: list[Callable[[], Advantages]] = [
 def test_rewards_that_are_all_alike_do_not_blow_up(make: Callable[[], Advantages]) -> None:
     advantages = make()
     run(advantages, turns([1.0, 1.0, 1.0]))
-    assert advantages.scale == MIN_SCALE
+    assert set(advantages.scales) == {MIN_SCALE}
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_what_is_void_moves_nothing_of_others(make: Callable[[], Advantages]) -> None:
+    """Its 0 takes something back, and is no reward of an answer."""
+    found = []
+    for value in (0.0, 9.0):
+        told, (gone,) = turns([1.0, -0.5, 1.0, -0.5]), turns([value])
+        void = ScoredTurn(told[0].turn, msgspec.structs.replace(gone.reward, void=True))
+        baseline = make()
+        advantage_N = run(baseline, [*told, void])[:4]
+        again_N = run(baseline, told)
+        found.append((advantage_N.tolist(), again_N.tolist(), list(baseline.scales)))
+    assert found[0] == found[1]
 
 
 def test_the_value_head_starts_near_zero_and_learns_what_to_expect() -> None:
@@ -153,8 +167,8 @@ def test_who_counts_for_little_moves_neither_scale_nor_head() -> None:
             _, fit = head.tokens(hidden_ND, a_token_each(rewards_M))
             fit.backward()
             head.end(torch.zeros(5))
-    assert beside.scale == pytest.approx(alone.scale, rel=1e-3)
-    assert loud.scale == pytest.approx(statistics.stdev(rewards + lie))
+    assert beside.scales[0] == pytest.approx(alone.scales[0], rel=1e-3)
+    assert loud.scales[0] == pytest.approx(statistics.stdev(rewards + lie))
     expected, misled = (float(head.tokens(hidden_ND, a_token_each(rewards_M))[0][0]) for head in (beside, loud))
     assert expected == pytest.approx(statistics.mean(rewards), abs=0.05)
     assert misled == pytest.approx(statistics.mean(rewards + lie), abs=0.2)

@@ -54,7 +54,7 @@ def learned(advantages: Advantages, stream: list[list[One]]) -> list[Floats]:
         advantages.begin(turns, rewards_M)
         turns_N = torch.arange(len(batch))
         baseline_N, _ = advantages.tokens(torch.zeros(len(batch), 2), TokenCredit(turns_N, rewards_M))
-        found.append(((rewards_M - baseline_N) / advantages.scale).double().numpy())
+        found.append(((rewards_M - baseline_N) / torch.tensor(advantages.scales)).double().numpy())
         advantages.end(torch.tensor([one.shift for one in batch], dtype=torch.float64))
     return found
 

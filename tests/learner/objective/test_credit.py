@@ -69,11 +69,28 @@ def test_branches_count_in_the_mean_and_asides_not_at_all() -> None:
     assert [turn.follow for turn in with_follow(batch, 0.5)] == [0.5 * 0.75, 0, 0, 0]
 
 
+def test_a_summary_is_a_step_of_the_work_that_goes_on_from_it() -> None:
+    batch = scored(a_session("a", [0.0, 0.0, 1.0]))
+    summary = msgspec.structs.replace(batch[1].turn, purpose="summary")
+    batch[1] = ScoredTurn(summary, batch[1].reward)
+    assert [turn.worth for turn in with_follow(batch, 0.5)] == [0.25, 0.5, 1.0]
+
+
 def test_a_correction_keeps_what_followed_then() -> None:
     (turn, reward) = a_session("a", [1.0])[0]
     before = Applied(revision=0, reward=0.5, follow=0.25, scale=1.0, version=base_ref(2), received_at=turn.received_at)
     (found,) = with_follow([ScoredTurn(turn, reward, before)], 0.5)
     assert (found.follow, found.worth) == (0.25, 1.25)
+
+
+def test_what_is_void_gets_nothing_of_what_followed_and_adds_nothing() -> None:
+    batch = scored(a_session("a", [0.0, 0.0, 1.0]))
+    gone = batch[1]
+    before = Applied(
+        revision=0, reward=0.5, follow=0.5, scale=1.0, version=base_ref(2), received_at=gone.turn.received_at
+    )
+    batch[1] = ScoredTurn(gone.turn, msgspec.structs.replace(gone.reward, void=True), before)
+    assert [turn.follow for turn in with_follow(batch, 0.5)] == [0, 0, 0]
 
 
 def test_a_session_earns_together_and_is_corrected_exactly(make_world: MakeWorld) -> None:

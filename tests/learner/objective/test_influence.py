@@ -111,6 +111,26 @@ def test_the_same_answer_again_counts_once() -> None:
     assert influences(batch, {"share_repeats": False}) == [1.0] * 5
 
 
+@pytest.mark.parametrize("settings", [{}, {"max_share": 0.25, "share_repeats": False}, {"distrust": True}])
+def test_what_is_void_takes_no_share(settings: dict[str, object]) -> None:
+    """It says nothing: neither does it repeat an answer, nor is it part of what its user, or anybody, said."""
+    worths = [1.0, -1.0, 1.0, 0.5, -0.5, 1.0]
+    plain = batch_of([0, 0, 0, 1, 2, 3], worths)
+    gone = [
+        ScoredTurn(each.turn, msgspec.structs.replace(each.reward, void=True, value=0.0))
+        for each in batch_of([0, 0, 0, 4], [0.0] * 4)
+    ]
+    kept, found = [], []
+    for batch in (plain, [*plain, *gone]):
+        influence = Influence(UserSettings.model_validate(settings))
+        for _ in range(3):
+            found.append(influence.weigh(batch)[: len(plain)])
+            influence.end(batch, [0.1 * place for place in range(len(batch))])
+        kept.append(influence.state_dict())
+    assert kept[0] == kept[1]
+    assert found[:3] == found[3:]
+
+
 def test_a_share_is_one_of_the_last_updates_too() -> None:
     """A user who fills one small update after many of others has still had no larger share than they."""
     influence = Influence(UserSettings(max_share=0.25, share_repeats=False))

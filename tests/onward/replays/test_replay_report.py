@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import made_events
+import msgspec
 import pytest
 from matplotlib.figure import Figure
 
-from onward.replays.report import draw, strata, summary
+from onward.replays.report import _digest, draw, strata, summary
 
 GAINS = {
     "snips": {"value": 0.1, "low": -0.05, "high": 0.25},
@@ -34,6 +35,8 @@ def test_turns_are_told_apart_by_what_their_reward_was_made_of() -> None:
         made_events.reward("1", value=1.0, revision=1, components={"thumb": 1.0}),
         made_events.reward("3", value=-1.0, components={"thumb": 1.0}),
         made_events.reward("4", value=0.25, components={}),
+        made_events.reward("5", value=0.75, components={}),
+        msgspec.structs.replace(made_events.reward("5", value=0.0, revision=1, components={}), void=True),
     ]
     where = f"{rewards[0].namespace}|{rewards[0].workload}"
     assert strata(rewards) == {
@@ -41,6 +44,16 @@ def test_turns_are_told_apart_by_what_their_reward_was_made_of() -> None:
         f"{where}|default": {"turns": 1, "reward": 0.25},
         f"{where}|thumb": {"turns": 2, "reward": 0.0},
     }
+
+
+def test_the_digest_of_rewards_is_that_of_builds_that_knew_no_void_ones() -> None:
+    rewards = [
+        made_events.reward("1", value=0.5, components={"thumb": 1.0}),
+        made_events.reward("1", value=1.0, revision=1, components={}),
+    ]
+    assert _digest(rewards) == "4bab95fade965801df20749fface6d91"
+    void = msgspec.structs.replace(rewards[1], void=True)
+    assert _digest([rewards[0], void]) != _digest(rewards)
 
 
 def test_the_summary_has_what_users_held_out_say() -> None:

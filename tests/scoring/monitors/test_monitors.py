@@ -5,18 +5,19 @@ import random
 from types import ModuleType
 from typing import Any
 
+import made_events
 import msgspec
 import numpy as np
 import pytest
 from clean_turns import Change, turns
 
 from core.events import ToolCall
-from core.ids import InferenceId
+from core.ids import InferenceId, SessionId
 from core.reward_spec import DerivedSpec
 from scoring.monitors import LEAST, MONITORS, Watched, Window, watch
 from scoring.monitors.signals import _gap, _shares
 from scoring.monitors.users import gini, top_share
-from scoring.monitors.watched import repetition
+from scoring.monitors.watched import repetition, with_reward
 
 BY_NAME = {monitor.name: monitor for monitor in MONITORS}
 
@@ -272,3 +273,11 @@ def test_who_says_more_than_a_fifth_must_also_say_ten_times_what_others_do(most:
     assert finding is not None
     assert finding.figures["share"] > 0.2
     assert finding.trips is trips
+
+
+def test_a_void_reward_takes_away_what_a_turn_had() -> None:
+    said = made_events.completion(SessionId("s"))
+    rewarded = with_reward(watch(said, DerivedSpec()), made_events.reward_of(said, 0.5, said.received_at))
+    assert rewarded.value == 0.5
+    void = msgspec.structs.replace(made_events.reward_of(said, 0.0, said.received_at, revision=1), void=True)
+    assert (with_reward(rewarded, void).value, with_reward(rewarded, void).components) == (None, {})

@@ -98,9 +98,8 @@ def test_the_shipped_spec_has_every_kind_of_outcome(lab: ModuleType) -> None:
     kinds = "accepted rejected partially_accepted edited survived_30s survived_5m survived_1h survived_1d survived_1w "
     kinds += "reverted tests_passed "
     kinds += "build_passed lint_passed follow_up regenerated abandoned latency_felt rating plan_useful answer_useful "
-    assert spec.outcomes.keys() == set(
-        (kinds + "judgement comment demonstration shown survived_30s survived_5m").split()
-    )
+    kinds += "task_reward infrastructure_failure out_of_time judgement comment demonstration shown"
+    assert spec.outcomes.keys() == set(kinds.split())
     assert value_of(lab, spec, [("latency_felt", 1.0), ("comment", "slow"), ("answer_useful", True)]) == 0.4
 
 

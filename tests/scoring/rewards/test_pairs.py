@@ -86,8 +86,9 @@ def test_what_else_was_said_is_plainly_added(lab: ModuleType) -> None:
     """Of all pairs of outcomes that no row or column stands for."""
     listed = {name for name, _, _ in SAID.values()}
     rest = [name for name, spec in SPEC.outcomes.items() if spec.moves and name not in listed]
+    specs = SPEC.outcomes
     meant: dict[str, Said] = {
-        name: (name, True if SPEC.outcomes[name].type == "boolean" else 0.5, False) for name in rest
+        name: (name, True if specs[name].type == "boolean" else 0.5, specs[name].level == "session") for name in rest
     }
     alone = dict(zip(rest, rewards_of(lab, [[name] for name in rest], meant), strict=True))
     pairs = list(itertools.combinations(rest, 2))

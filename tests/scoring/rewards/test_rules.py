@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.events import Reward
-from core.reward_spec import RewardSpec
+from core.reward_spec import RewardSpec, load_reward_spec
+from onward.directory.layout import SHIPPED_REWARDS
 
 
 def spec_of(outcomes: dict[str, dict[str, Any]], **parts: object) -> RewardSpec:
@@ -270,6 +271,14 @@ def test_turns_beside_the_session_get_none_of_its_credit(lab: ModuleType, fields
     assert reward.inference_id == turn.inference_id
     own = events.outcome(beside, "accepted", True, 6)
     assert len(lab.score(spec_of({"accepted": ACCEPTED}), [*log, own])) == 2
+
+
+def test_a_summary_shares_in_what_became_of_its_session_where_the_spec_says_so(lab: ModuleType) -> None:
+    events = lab.Events()
+    turns = [events.turn("s", 0), events.turn("s", 1, purpose="summary"), events.turn("s", 2)]
+    spec = spec_of({"accepted": ACCEPTED}, session={"purposes": load_reward_spec(SHIPPED_REWARDS).session.purposes})
+    rewards = lab.score(spec, [*turns, events.outcome("s", "accepted", True, 5)], until=lab.at(500))
+    assert {reward.inference_id for reward in rewards} == {turn.inference_id for turn in turns}
 
 
 @pytest.mark.parametrize("how", ["session_done", "ended", "idle"])

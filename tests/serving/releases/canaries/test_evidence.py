@@ -97,6 +97,21 @@ def test_a_turn_is_of_age_at_maturity_and_counts_when_it_gets_a_reward() -> None
     assert (evidence.arm("live").turns, evidence.arm("live").mean) == (1, -0.25)
 
 
+def test_a_reward_that_is_taken_away_counts_no_more_until_there_is_another() -> None:
+    evidence, kept, void = RewardEvidence(maturity_s=30), InferenceId("kept"), InferenceId("void")
+    for turn, user in ((kept, "ada"), (void, "bob")):
+        evidence.turn(turn, user, "live", received_at_s=100.0)
+        evidence.reward(turn, 1.0 if turn == kept else -1.0)
+    evidence.ripen(130.0)
+    assert (evidence.arm("live").users, evidence.arm("live").mean) == (2, 0.0)
+    for _ in range(2):
+        evidence.reward(void, None)
+        arm = evidence.arm("live")
+        assert (arm.users, arm.turns, arm.mean) == (1, 1, pytest.approx(1.0))
+    evidence.reward(void, 0.5)
+    assert (evidence.arm("live").users, evidence.arm("live").mean) == (2, pytest.approx(0.75))
+
+
 moments = st.floats(0, 100)
 histories = st.lists(
     st.tuples(moments, st.integers(0, 4), st.sampled_from(["live", "canary"]), st.lists(st.tuples(moments, rewards))),

@@ -1,0 +1,60 @@
+"""Sources: in an update of production and simulation, the turns of each are centred and scaled among themselves.
+
+Their rewards are of different spreads (a test that passes or fails; a word of praise now and then): on one scale those
+that vary less would hardly count. A source needs a few turns to tell its spread by; with fewer, the update has one
+scale for all.
+
+Legend: M turns of the batch."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from learner.objective.advantages.base import batch_scale, whitened
+from learner.sequences.scored import ScoredTurn
+
+_FEWEST = 8
+
+
+def sources_of(batch: Sequence[ScoredTurn]) -> list[list[int]]:
+    """Return the places of each source's turns in the batch; all together where there is one, or one is too small."""
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, scored in enumerate(batch):
+        places[scored.turn.environment].append(place)
+    if min((len(rewarded(batch, each)) for each in places.values()), default=0) < _FEWEST:
+        return [list(range(len(batch)))]
+    return list(places.values())
+
+
+def scales_of(batch: Sequence[ScoredTurn], rewards_M: Tensor, influence_M: Tensor | None = None) -> list[float]:
+    """Return each turn's scale: the standard deviation of its source's rewards, at least MIN_SCALE."""
+    scales = [0.0] * len(batch)
+    for places in sources_of(batch):
+        told = rewarded(batch, places)
+        scale = batch_scale(rewards_M[told], None if influence_M is None else influence_M[told])
+        for place in places:
+            scales[place] = scale
+    return scales
+
+
+def whitened_apart(batch: Sequence[ScoredTurn], rewards_M: Tensor, raw_M: Tensor) -> tuple[Tensor, list[float]]:
+    """Return (baselines_M, scales) for advantages of mean 0 and standard deviation 1 over each source."""
+    baselines_M, scales = rewards_M.clone(), [0.0] * len(batch)
+    for places in sources_of(batch):
+        told = rewarded(batch, places)
+        baselines_M[told], scale = whitened(rewards_M[told], raw_M[told])
+        for place in places:
+            scales[place] = scale
+    return baselines_M, scales
+
+
+def mean_reward(batch: Sequence[ScoredTurn], rewards_M: Tensor) -> float:
+    """Return the mean of the rewards that are not void; 0 where there are none."""
+    told = rewarded(batch, range(len(batch)))
+    return float(rewards_M[told].mean()) if told else 0.0
+
+
+def rewarded(batch: Sequence[ScoredTurn], places: Iterable[int]) -> list[int]:
+    """Return the places without turns that are void: their 0 takes something back, and says nothing of an answer."""
+    return [place for place in places if not batch[place].reward.void]
