@@ -19,6 +19,7 @@ from core.stages.sources import OwnRecords
 from core.stages.stage import Stage
 from learner import skipped
 from learner.batches.backlog import Backlog, Bounds, refusal
+from learner.batches.mixture import Mixture
 from learner.checkpointing import Checkpointing
 from learner.directory_lock import DirectoryLock
 from learner.model.ranks import ALONE, Ranks
@@ -78,7 +79,7 @@ class Learner(Stage):
         self._record_attempts = record_attempts
         self._culprits = Culprits("learner", log, store, clock, record_attempts)
         self._journal = Journal(directory)
-        self._backlog = Backlog()
+        self._backlog = Backlog(Mixture(settings.mixture))
         self._lineage = Lineage()
         self._pace = Pace()
         self._traces = VersionTraces(clock)
@@ -185,7 +186,7 @@ class Learner(Stage):
     def _due_batch(self) -> list[ScoredTurn]:
         """Return a batch; [] when none is due, or while the store still lacks the turns."""
         while self._backlog.is_ready(self._settings.batch, self._clock.now()):
-            chosen = self._backlog.choose(self._settings.batch.turns)
+            chosen = self._backlog.choose(self._settings.batch.turns, self._clock.now())
             found: dict[InferenceId, Completion] = {}
             take_all(chosen, partial(self._find, found), self._set_aside, self._record_attempts)
             if any(reward.inference_id not in self._backlog.pending for reward in chosen):
@@ -336,6 +337,7 @@ class Learner(Stage):
         self._lineage.live, self._lineage.refused = entry.live, set(entry.refused)
         self._lineage.released = list(entry.manifest.released)
         self._backlog.pending = {reward.inference_id: reward for reward in entry.pending}
+        self._backlog.mixture.note([*entry.manifest.rewards, *entry.pending])
         known = {str(source): source for source in self._offsets}
         self._offsets |= {known[name]: offset for name, offset in entry.offsets.items()}
 

@@ -39,6 +39,7 @@ from core.settings.judge import JudgedTurnSettings, JudgeRequestSettings, JudgeS
 from core.settings.learner import LearnerSettings
 from core.settings.learner.advantage import AdvantageSettings
 from core.settings.learner.batches import AdmissionSettings, BatchSettings, UserSettings
+from core.settings.learner.mixture import MixtureSettings
 from core.settings.learner.objective import CorrectionSettings, KlSettings, ObjectiveSettings
 from core.settings.learner.training import (
     JOURNAL_VERSIONS,
@@ -115,6 +116,7 @@ __all__ = [
     "LocalEngineSettings",
     "LoraSettings",
     "MetricsSettings",
+    "MixtureSettings",
     "MonitorSettings",
     "NamespaceSettings",
     "ObjectiveSettings",

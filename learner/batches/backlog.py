@@ -4,16 +4,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Final
 
 from core.events import Completion, Reward
 from core.ids import InferenceId, PolicyRef
 from core.settings import AdmissionSettings, BatchSettings
 from core.unstored import NOT_STORED
+from learner.batches.mixture import Mixture, parted
 from learner.objective.advantages.base import MIN_SCALE
 from learner.objective.credit import are_sound
 from learner.sequences.masks import MasksOfTurns
 from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
 from learner.sequences.tensors import sampled_places
+
+_LEAVING: Final = ("uninformative", "mixture", "backlog_full")
+"""Why a reward leaves a full backlog; those of the first reason leave first."""
 
 
 @dataclass
@@ -21,8 +26,9 @@ class Backlog:
     """Rewards that wait, which are part of a version's record, and what was applied, which is of a checkpoint.
 
     `pending` is in order of arrival, with one revision a turn; `applied` has the last revision of each turn that
-    trained on this lineage."""
+    trained on this lineage. `mixture` rules what of it makes an update."""
 
+    mixture: Mixture = field(default_factory=Mixture)
     pending: dict[InferenceId, Reward] = field(default_factory=dict)
     applied: dict[InferenceId, Applied] = field(default_factory=dict)
 
@@ -34,6 +40,7 @@ class Backlog:
             return False
         self.pending.pop(reward.inference_id, None)
         self.pending[reward.inference_id] = reward
+        self.mixture.note([reward])
         return True
 
     def resume(self, applied: dict[InferenceId, Applied]) -> None:
@@ -44,23 +51,30 @@ class Backlog:
             self.add(reward)
 
     def trim(self, most: int) -> list[tuple[Reward, str]]:
-        """Remove what is beyond `most`, each with the reason.
+        """Remove what never trains (`mixture`) and what is beyond `most`, each with the reason.
 
-        First go the rewards that would teach next to nothing (`uninformative`), then the oldest (`backlog_full`)."""
+        Of the latter, first go the rewards that would teach next to nothing (`uninformative`), then simulated ones
+        where production has any (`mixture`), then the oldest (`backlog_full`)."""
+        shut_out = self.mixture.shut_out(self.pending.values())
+        gone = [(self.pending.pop(reward.inference_id), "mixture") for reward in shut_out]
         excess = len(self.pending) - most
         if excess <= 0:
-            return []
-        dull = self._uninformative()
-        chosen = sorted(self.pending, key=lambda each: each not in dull)[:excess]  # in either part the oldest first
-        return [(self.pending.pop(each), "uninformative" if each in dull else "backlog_full") for each in chosen]
+            return gone
+        production, simulated = parted(self.pending.values())
+        reasons = dict.fromkeys(self.pending, "backlog_full")
+        if production:
+            reasons |= {reward.inference_id: "mixture" for reward in simulated}
+        reasons |= dict.fromkeys(self._uninformative(), "uninformative")
+        chosen = sorted(self.pending, key=lambda each: _LEAVING.index(reasons[each]))[:excess]  # of each the oldest
+        return gone + [(self.pending.pop(each), reasons[each]) for each in chosen]
 
     def _uninformative(self) -> set[InferenceId]:
         """Return the turns whose advantage would be about 0, since their reward is about the mean of their stratum.
 
         A turn that is alone in its stratum, or corrects what was learned, is not among them."""
-        strata: dict[tuple[str, str], list[Reward]] = {}
-        for reward in self.pending.values():
-            strata.setdefault((reward.namespace, reward.workload), []).append(reward)
+        strata: dict[tuple[str, str, str], list[Reward]] = {}
+        for reward in (each for each in self.pending.values() if not each.void):
+            strata.setdefault((reward.namespace, reward.workload, reward.environment), []).append(reward)
         dull: set[InferenceId] = set()
         for rewards in (each for each in strata.values() if len(each) > 1):
             mean = math.fsum(reward.value for reward in rewards) / len(rewards)
@@ -69,24 +83,17 @@ class Backlog:
 
     def is_ready(self, settings: BatchSettings, now: datetime) -> bool:
         """Return whether there are enough rewards for a batch, or fewer that have waited long enough."""
-        if len(self.pending) >= settings.turns:
+        available = self.mixture.available(self.pending.values(), settings.turns, now)
+        if len(available) >= settings.turns:
             return True
-        if len(self.pending) < settings.min_turns:
+        if len(available) < settings.min_turns:
             return False
-        oldest = next(iter(self.pending.values()))
-        return (now - oldest.decided_at).total_seconds() >= settings.max_wait_s
+        awaited = parted(available)[0] or available  # simulated ones may have waited for production to come
+        return (now - awaited[0].decided_at).total_seconds() >= settings.max_wait_s
 
-    def choose(self, most: int) -> list[Reward]:
-        """Return the oldest, each with the other waiting turns of its session, so that they share their prefix."""
-        by_session: dict[str, list[Reward]] = {}
-        for reward in self.pending.values():
-            by_session.setdefault(reward.session_id, []).append(reward)
-        chosen: list[Reward] = []
-        for rewards in by_session.values():
-            if chosen and len(chosen) + len(rewards) > most:
-                break
-            chosen += rewards
-        return chosen[:most]
+    def choose(self, most: int, now: datetime) -> list[Reward]:
+        """Return the oldest as far as the mixture admits them, each with other waiting turns of its session."""
+        return self.mixture.choose(self.pending.values(), most, now)
 
     def remove(self, rewards: list[Reward]) -> None:
         for reward in rewards:

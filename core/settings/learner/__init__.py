@@ -7,6 +7,7 @@ from pydantic import model_validator
 from core.section import Section
 from core.settings.learner.advantage import AdvantageSettings
 from core.settings.learner.batches import AdmissionSettings, BatchSettings, UserSettings
+from core.settings.learner.mixture import MixtureSettings
 from core.settings.learner.objective import ObjectiveSettings
 from core.settings.learner.training import CheckpointSettings, ComputeSettings, LoraSettings, OptimizerSettings
 
@@ -20,6 +21,8 @@ class LearnerSettings(Section):
     """Seed of everything random in the learner."""
     batch: BatchSettings = BatchSettings()
     """How many turns an update has, and when it begins."""
+    mixture: MixtureSettings = MixtureSettings()
+    """How much of an update may be simulated, or of one workload."""
     optimizer: OptimizerSettings = OptimizerSettings()
     """How far an update goes."""
     advantage: AdvantageSettings = AdvantageSettings()

@@ -20,8 +20,8 @@ class BatchSettings(Section):
     """A smaller batch of at least `min_turns` trains when its oldest turn has waited so long."""
     backlog_turns: int = Field(default=192, ge=2)
     """Most turns that wait for an update; beyond it, turns whose reward is about the mean of their workload are dropped
-    first, then the oldest, and counted. It bounds how long feedback waits when it comes faster than it can be learned
-    from."""
+    first, then simulated ones where production has any, then the oldest, and counted. It bounds how long feedback waits
+    when it comes faster than it can be learned from."""
 
 
 class AdmissionSettings(Section):
