@@ -45,6 +45,7 @@ _SESSION_HEADERS = {
     "x-onward-store": "false: store none of its words, and do not learn from it",
     "x-onward-strict": "true: refuse the request if anything in it would be ignored",
     "x-onward-environment": "production or simulated",
+    "x-onward-environment-image": "Digest of the image that the turn's tools run in: sha256:…",
     "x-onward-harness": "Version of the client that made the prompt",
 }
 _ANSWER_HEADERS = {

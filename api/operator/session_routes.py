@@ -20,12 +20,14 @@ from core.codec import to_builtins
 from core.errors import NotFound
 from core.events import Completion, Outcome, Reward, SessionEnded, Topic
 from core.ids import SessionId
+from core.records.call_times import with_call_times
 from core.store.work import View
 
 _TURN_FIELDS = (
     "inference_id", "parent_id", "group_id", "turn_index", "purpose", "workload", "client", "protocol",
     "received_at", "text", "tool_calls", "policy_versions", "trainable", "untrainable_reasons", "finish_reason",
-    "learn", "session_done", "environment", "delivered_tokens", "ttft_ms", "latency_ms", "tags",
+    "learn", "session_done", "environment", "environment_image", "harness_version",
+    "delivered_tokens", "ttft_ms", "latency_ms", "tags",
 )  # fmt: skip
 
 
@@ -79,7 +81,7 @@ def _session(view: View, identity: Identity, session_id: SessionId, note: Note) 
     of_session = view.outcomes.of_session(identity.namespace, session_id, MOST_OUTCOMES)
     return {
         "session_id": session_id,
-        "turns": [_described(turn, outcomes, rewards) for turn in turns],
+        "turns": [_described(turn, outcomes, rewards) for turn in with_call_times(turns)],
         "outcomes": [
             plain(outcome) for outcome in of_session if outcome.inference_id is None and identity.sees(outcome)
         ],

@@ -17,11 +17,12 @@ from core.errors import NotFound
 from core.events import Completion
 from core.ids import InferenceId
 from core.ports import Renderer
+from core.records.call_times import with_call_times
 from core.store.work import View
 
 _FIELDS = (
     "inference_id", "session_id", "parent_id", "turn_index", "namespace", "workload", "purpose", "client", "protocol",
-    "ignored", "environment",
+    "ignored", "environment", "environment_image", "harness_version",
     "received_at", "messages", "tools", "sampling", "text", "tool_calls", "finish_reason", "policy", "policy_versions",
     "replica", "experiment_id", "arm", "arm_assigned", "trainable", "untrainable_reasons", "learn", "delivered_tokens",
     "ttft_ms", "latency_ms", "tags",
@@ -65,7 +66,7 @@ def _story(
     of_turn = view.outcomes.of_turns([inference_id], MOST_OUTCOMES)
     outcomes += [outcome for outcome in of_turn if outcome.session_id is None]
     about = [outcome for outcome in outcomes if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]
-    fields = to_builtins(turn)
+    fields = to_builtins(_with_times(view, identity, turn))
     return {
         **{name: fields[name] for name in _FIELDS},
         "stored": turn.unstored is None,
@@ -75,6 +76,14 @@ def _story(
         "outcomes": [plain(outcome) for outcome in sorted(about, key=lambda outcome: outcome.received_at)],
         "rewards": [plain(reward) for reward in view.rewards.of_turns([inference_id])],
     }
+
+
+def _with_times(view: View, identity: Identity, turn: Completion) -> Completion:
+    """Return the turn with the times of its calls, which stand with their results in the turns that continue it."""
+    if not turn.tool_calls:
+        return turn
+    following = [each for each in view.turns.following(turn) if identity.sees(each)]
+    return with_call_times([turn, *following])[0]
 
 
 def _tokens(turn: Completion, renderer: Renderer) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,10 @@
 """The messages of a chat request: their types, their order, and the canonical form they are rendered and hashed in."""
 
-from typing import Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from api.requests.ignored import Ignored, take_ignored
 from core.errors import InvalidRequest
@@ -92,10 +93,20 @@ class AssistantMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="ro
     cache_control: Ignored = UNSET
 
 
+class CallTimes(msgspec.Struct, forbid_unknown_fields=True):
+    """When a call was executed, by the clock of the program that did."""
+
+    started_at: Annotated[datetime, Meta(tz=True)]
+    ended_at: Annotated[datetime, Meta(tz=True)]
+
+
 class ToolMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", tag="tool"):
+    """The result of a call. `onward` is for us: the model is not shown it."""
+
     content: Content
     tool_call_id: str
     name: str | UnsetType | None = UNSET
+    onward: CallTimes | UnsetType = UNSET
     cache_control: Ignored = UNSET
     provider_specific_fields: Ignored = UNSET
 
@@ -122,11 +133,18 @@ def check_messages(messages: list[ChatMessage]) -> None:
             if message.tool_call_id not in waiting:
                 raise _order(f"{place}.tool_call_id", "no call with this id waits for a result")
             waiting.remove(message.tool_call_id)
+            _check_times(message, place)
     if not isinstance(messages[-1], UserMessage | ToolMessage):
         raise _order(
             f"messages[{len(messages) - 1}]",
             "the last message must be the user's or a tool's; to continue a text, send it to /v1/completions",
         )
+
+
+def _check_times(message: ToolMessage, place: str) -> None:
+    times = message.onward
+    if times is not UNSET and times.ended_at < times.started_at:
+        raise _order(f"{place}.onward.ended_at", "a call ends no sooner than it starts")
 
 
 def _check_parts(parts: list[Part], place: str) -> None:

@@ -28,6 +28,7 @@ _PURPOSES: dict[str, Purpose] = {"main": "turn", "side": "side", "summary": "sum
 _MAX_TAGS = 16
 _MAX_TAG_CHARACTERS = 512
 _MAX_HARNESS_CHARACTERS = 200
+_IMAGE = re.compile("(sha256|blake3):[0-9a-f]{64}|sha512:[0-9a-f]{128}")  # as container registries write digests
 
 
 class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -43,6 +44,7 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_retry: bool  # the client says that it has sent the same request before, and got no answer
     client: str
     harness_version: str | None
+    environment_image: str | None
     environment: Environment
     learn: bool
     store: bool  # False if no words of the turn may be stored
@@ -99,6 +101,7 @@ def take_in(
         is_retry=is_retry(headers),
         client=client_of(hint_text(headers, b"user-agent")),
         harness_version=_harness(headers),
+        environment_image=_image(headers),
         environment=_environment(headers) or services.settings.advanced.environment,
         learn=_learn(headers, stored),
         store=stored,
@@ -167,6 +170,14 @@ def _harness(headers: Headers) -> str | None:
             f"x-onward-harness: more than {_MAX_HARNESS_CHARACTERS} characters", param="x-onward-harness"
         )
     return harness
+
+
+def _image(headers: Headers) -> str | None:
+    name = "x-onward-environment-image"
+    digest = header_text(headers, name.encode())
+    if digest is not None and not _IMAGE.fullmatch(digest):
+        raise InvalidRequest(f"{name}: want a digest, as sha256:… (64 hexadecimal digits)", param=name)
+    return digest
 
 
 def _stored(headers: Headers, store: bool | None) -> bool:

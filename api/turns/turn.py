@@ -320,6 +320,7 @@ class Turn:
             protocol=self.protocol,
             ignored=plan.ignored,
             harness_version=intake.harness_version,
+            environment_image=intake.environment_image,
             received_at=intake.received_at,
             messages=plan.messages,
             tools=plan.tools,

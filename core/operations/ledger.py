@@ -13,7 +13,7 @@ SessionKey = NewType("SessionKey", tuple[Namespace, SessionId])
 
 
 class Effort(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens by kind, calls, and turns.
+    """Tokens by kind, calls, turns, and seconds on the critical path of tools.
 
     `tool_output` is the share of the prompt's new tokens that belongs to tools' answers, by length in characters."""
 
@@ -24,6 +24,7 @@ class Effort(msgspec.Struct, frozen=True, array_like=True):
     calls: int = 0  # the first of a turn
     parallel_calls: int = 0  # each further one
     turns: int = 0
+    seconds: float = 0.0  # of the calls whose results the turn reads, where their times are told
 
     def __add__(self, other: "Effort") -> "Effort":
         return Effort(*map(sum, zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)))
@@ -37,6 +38,7 @@ class Effort(msgspec.Struct, frozen=True, array_like=True):
             + spec.call * self.calls
             + spec.parallel_call * self.parallel_calls
             + spec.turn * self.turns
+            + spec.second * self.seconds
         )
 
 

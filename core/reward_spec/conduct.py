@@ -19,9 +19,9 @@ class EffortSpec(Part):
 
         C(x) = ((1 + kx)^(1 - q) - 1) / (k (1 - q))
 
-    over a weighted sum x of tokens, calls and turns along the session. It is concave for q > 0: the first steps of a
-    session cost the most. Its limits are ln(1 + kx) / k at q = 1 and x at k = 0. A turn pays C up to and including
-    itself less C up to its parent, so the turns on a path together pay C of the whole path."""
+    over a weighted sum x of tokens, calls, turns and seconds along the session. It is concave for q > 0: the first
+    steps of a session cost the most. Its limits are ln(1 + kx) / k at q = 1 and x at k = 0. A turn pays C up to and
+    including itself less C up to its parent, so the turns on a path together pay C of the whole path."""
 
     coefficient: Amount = 0.0
     """0: effort costs nothing."""
@@ -44,6 +44,9 @@ class EffortSpec(Part):
     """Weight of each further call of the same turn: they run while the user waits for the first."""
     turn: Amount = 0.0
     """Weight of the turn itself."""
+    second: Amount = 0.0
+    """Weight of a second on the critical path of tool calls, where the client tells when they ran: while several run,
+    a second counts once. The turn that reads their results pays."""
 
     @field_validator("k", "q")
     @classmethod

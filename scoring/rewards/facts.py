@@ -14,6 +14,7 @@ import msgspec
 
 from core.events import Completion, ToolCall
 from core.operations.ledger import Effort, Facts
+from core.records.call_times import call_times, critical_path_seconds
 from core.reward_spec import ClaimSpec, Rules, call_line
 from core.text.json_objects import object_of
 from core.text.json_schema import Budget, NoSchema, Schema
@@ -78,6 +79,7 @@ def _effort(turn: Completion, parent: Facts | None) -> Effort:
         calls=min(calls, 1),
         parallel_calls=max(calls - 1, 0),
         turns=1,
+        seconds=critical_path_seconds(call_times(turn.messages if parent is None else new_messages(turn.messages))),
     )
 
 

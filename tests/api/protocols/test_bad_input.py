@@ -156,6 +156,8 @@ def test_bad_raw_completions_name_the_field(quick_service: Service, fields: dict
         ({"x-onward-environment": "moon"}, "x-onward-environment"),
         ({"x-onward-workload": "A B"}, "metadata.workload"),
         ({"x-onward-harness": "x" * 201}, "x-onward-harness"),
+        ({"x-onward-environment-image": "python:3.11"}, "x-onward-environment-image"),
+        ({"x-onward-environment-image": "sha256:" + "a" * 63}, "x-onward-environment-image"),
     ],
 )
 def test_bad_headers_are_named(quick_service: Service, headers: dict[str, str], param: str) -> None:

@@ -340,12 +340,14 @@ def test_consent_workload_and_environment_are_recorded(service: Service) -> None
         "x-onward-workload": "review",
         "x-onward-environment": "simulated",
         "x-onward-harness": "ide 3.1",
+        "x-onward-environment-image": f"sha256:{'a1' * 32}",
         "X-Turn-Type": "side",
         "X-Session-Done": "true",
     }
     turn = service.turn(service.chat("hi", headers=headers).headers["x-onward-inference-id"])
     assert (turn.learn, turn.workload, turn.environment) == (False, "review", "simulated")
     assert (turn.harness_version, turn.purpose, turn.session_done, turn.trainable) == ("ide 3.1", "side", True, True)
+    assert turn.environment_image == headers["x-onward-environment-image"]
     said = service.chat("hi", store=False, metadata={"workload": "docs"}, turn_type="summary", session_done=True)
     turn = service.turn(said.headers["x-onward-inference-id"])
     assert (turn.learn, turn.workload, turn.purpose, turn.session_done) == (False, "docs", "summary", True)
