@@ -123,6 +123,14 @@ class Overloaded(Unavailable):
         self.headers = {"retry-after": str(retry_after_s)}
 
 
+class Unfinished(Unavailable):
+    """The answer is still being made; the error says when to ask again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.headers = {"retry-after": "1"}
+
+
 class EngineUnavailable(Unavailable):
     """An engine that can generate is missing."""
 

@@ -4,7 +4,7 @@ import asyncio
 
 from api.feedback.targets import NamedTurn
 from api.feedback.values import spec_of
-from core.errors import InvalidRequest, NotFound
+from core.errors import InvalidRequest
 from core.events import Completion
 from core.reward_spec import Measure, RewardSpec
 from core.text.edits import LONGEST, edit_distance, patched, share_left, text_of_call
@@ -30,10 +30,8 @@ async def measured(named: NamedTurn, call_id: str | None, field: str, text: str,
     """Measure a text against what the turn suggested.
 
     Raises NotFound for an unknown turn, InvalidRequest for one that suggested no text, or for a text that cannot be
-    compared with it; StoreUnavailable."""
-    turn = await named.load()
-    if turn is None:
-        raise NotFound(f"no inference {named.inference_id}", param="inference_id", code="unknown_inference")
+    compared with it; Unfinished, StoreUnavailable."""
+    turn = await named.load_whole()
     suggested = _suggested(turn, call_id)
     if measure == "survived" and call_id is None:
         suggested = _in_whole_lines(turn, suggested)

@@ -12,7 +12,7 @@ from api.feedback.body import FeedbackBody, check_body, outcome_of, subject_of, 
 from api.feedback.targets import NamedTurn, Subject, check_is_own, check_superseded, check_target, find_subject
 from api.turns.answer_ids import inference_in
 from api.turns.lookup import look_up, read
-from core.errors import Conflict, LogUnavailable, StoreUnavailable
+from core.errors import Conflict, LogUnavailable, StoreUnavailable, Unfinished
 from core.events import Outcome, Topic
 from core.ids import Namespace, OutcomeId
 from core.store.turns import outcome_digest
@@ -23,7 +23,8 @@ from core.tracing import trace
 class Recorded(msgspec.Struct, frozen=True):
     """The outcome is in the log.
 
-    `pending`: it is not known yet whether what it is about exists, or whether its id was given to other content."""
+    `pending`: it is not known yet whether what it is about exists, whole or the part that it names, or whether its id
+    was given to other content."""
 
     outcome_id: OutcomeId
     pending: bool = False
@@ -53,17 +54,8 @@ async def _admit_user(context: Context, identity: Identity, body: FeedbackBody, 
         return
     user: str | None = context.keys.user_of(identity, body.user)
     if user is None and body.inference_id is not None:
-        user = await _user_of(named)
+        user = await named.user()
     await admit_user(services.live_state, namespace, user or body.session_id or str(body.inference_id), per_minute)
-
-
-async def _user_of(named: NamedTurn) -> str | None:
-    """Return the user that the turn was for, else its session; None where that is not known now."""
-    try:
-        turn = await named.load()
-    except StoreUnavailable:
-        return None
-    return None if turn is None else turn.user_id or turn.session_id
 
 
 async def _record(
@@ -79,10 +71,10 @@ async def _record(
         if known is not None:
             return _answer(outcome, known[1], digest)
         subject: Subject = await find_subject(services, outcome, named)
-        await check_target(outcome, subject, named)
         await check_superseded(services, identity, outcome)
+        await check_target(outcome, subject, named)
         answer = Recorded(outcome.outcome_id)
-    except StoreUnavailable:
+    except (StoreUnavailable, Unfinished):
         # Nothing is lost by accepting it unchecked: feedback on an unknown inference is never joined to a turn.
         answer = Recorded(outcome.outcome_id, pending=True)
     if own_id:

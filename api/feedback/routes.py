@@ -20,11 +20,11 @@ def feedback_router(context: Context) -> APIRouter:
 
     @router.post("/v1/feedback", openapi_extra=json_body(FeedbackBody, "What somebody made of a turn or a session"))
     async def post_feedback(request: Request) -> Response:
-        """Record what became of an inference or a session.
+        """Record what became of an inference or a session, from the first chunk of its answer on.
 
         A retry with the same `feedback_id` and content gets the same answer; other content 409. The status is 202
-        when it is not known yet whether the inference exists, or whether the same id was given to other content at
-        the same moment."""
+        when it is not known yet whether the inference exists, or the part of it that is named, or whether the same id
+        was given to other content at the same moment."""
         return await _limited(context, request, lambda identity: _post(context, identity, request))
 
     @router.get("/v1/feedback/{feedback_id:path}")

@@ -6,7 +6,8 @@ from typing import Literal
 from api.access.identity import Identity
 from api.access.services import OK, ApiServices
 from api.turns.lookup import Query, look_up, read
-from core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
+from api.turns.sessions import owner_key, speaker_key
+from core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable, Unfinished
 from core.events import Completion, Outcome
 from core.ids import InferenceId, Namespace, SessionId, is_uuid
 
@@ -31,6 +32,38 @@ class NamedTurn:
             query = self._namespace, self.inference_id
             self._turn = await look_up(self._services, lambda view: view.turns.get(*query))
         return self._turn
+
+    async def load_whole(self) -> Completion:
+        """Return the turn. Raises NotFound, Unfinished for one whose answer is still being made, StoreUnavailable."""
+        turn = await self.load()
+        if turn is not None:
+            return turn
+        if await self.exists():
+            raise Unfinished(f"the answer {self.inference_id} has not ended: what this is about may be still to come")
+        raise NotFound(f"no inference {self.inference_id}", param="inference_id", code="unknown_inference")
+
+    async def user(self) -> str | None:
+        """Return the user that the turn was for, else its session; None where that is not known now."""
+        if self.inference_id is None:
+            return None
+        speaker = await self._services.live_state.claim_of(self._namespace, speaker_key(self.inference_id))
+        if speaker is not None:
+            return speaker
+        try:
+            turn = await self.load()
+        except StoreUnavailable:
+            return None
+        return None if turn is None else turn.user_id or turn.session_id
+
+    async def is_of(self, identity: Identity) -> bool:
+        """Return whether the turn is one of the user to whom the key is bound. Raises StoreUnavailable."""
+        if self.inference_id is None or not is_uuid(self.inference_id):
+            return False
+        speaker = await self._services.live_state.claim_of(self._namespace, speaker_key(self.inference_id))
+        if speaker is not None:
+            return speaker == identity.user
+        turn = await self.load()
+        return turn is not None and identity.made(turn)
 
     async def exists(self) -> bool:
         """Return whether the turn exists. Raises StoreUnavailable."""
@@ -91,10 +124,8 @@ async def check_is_own(
         return
     if session_id is not None:
         await check_session_is_own(services, identity, session_id)
-    elif named.inference_id is not None and is_uuid(named.inference_id):
-        turn = await named.load()
-        if turn is None or not identity.made(turn):
-            raise NotFound(f"no inference {named.inference_id}", param="inference_id", code="unknown_inference")
+    elif named.inference_id is not None and is_uuid(named.inference_id) and not await named.is_of(identity):
+        raise NotFound(f"no inference {named.inference_id}", param="inference_id", code="unknown_inference")
 
 
 async def check_session_is_own(services: ApiServices, identity: Identity, session_id: SessionId) -> None:
@@ -105,21 +136,23 @@ async def check_session_is_own(services: ApiServices, identity: Identity, sessio
     if user is None:
         return
     known = await look_up(services, _session_of(identity.namespace, session_id))
-    if known is None or await read(services, lambda view: view.turns.has_others(identity.namespace, session_id, user)):
+    if known is None:  # its first answer may be on its way
+        holder = await services.live_state.claim_of(identity.namespace, owner_key(session_id))
+        known = holder == user and await services.live_state.has_session(identity.namespace, session_id)
+    if not known or await read(services, lambda view: view.turns.has_others(identity.namespace, session_id, user)):
         raise NotFound(f"no session {session_id}", param="session_id", code="unknown_session")
 
 
 async def check_target(outcome: Outcome, subject: Subject, named: NamedTurn) -> None:
-    """Raise InvalidRequest naming `target_range` or `tool_call_id` when the turn has no such part."""
+    """Raise InvalidRequest naming `target_range` or `tool_call_id` when the turn has no such part.
+
+    Raises Unfinished where the turn may be about to have it."""
     if outcome.target_range is None and outcome.target_call is None:
         return
     if subject != "inference":
         param = "target_range" if outcome.target_range is not None else "tool_call_id"
         raise InvalidRequest(f"{param}: only for an inference", param=param)
-    turn = await named.load()
-    if turn is None:
-        raise NotFound(f"no inference {outcome.inference_id}", param="inference_id", code="unknown_inference")
-    _check_parts(turn, outcome)
+    _check_parts(await named.load_whole(), outcome)
 
 
 def _check_parts(turn: Completion, outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from core.errors import NotFinite, NotFound, OnwardError, Overloaded, RequestError, Unavailable
+from core.errors import NotFinite, NotFound, OnwardError, Overloaded, RequestError, Unavailable, Unfinished
 from core.secrets import redacted
 from core.telemetry import REQUEST_ERRORS
 
@@ -60,7 +60,7 @@ def error_response(error: Exception, shape: ErrorShape = in_openais_shape) -> tu
     """Count the error and return (HTTP status, JSON)."""
     status, said = describe(error)
     REQUEST_ERRORS.labels(str(status)).inc()
-    if status >= 500 and not isinstance(error, Overloaded):  # there may be thousands, and they are counted
+    if status >= 500 and not isinstance(error, Overloaded | Unfinished):  # there may be thousands, and they are counted
         shown = error if isinstance(error, OnwardError) else type(error).__name__  # others' may quote users
         logger.error("a request failed with %d: %s", status, shown)
     return status, msgspec.json.encode(shape(status, said))

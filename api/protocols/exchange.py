@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from api.access.context import Context
 from api.http.asgi import RawHeaders
+from api.turns.sessions import make_known
 from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core.events import Protocol
 
@@ -35,6 +36,12 @@ class Exchange(ABC):
     def begin_again(self) -> None:
         """Start over with new turns; the tokens of the old ones stay in the log as they are."""
         self._begin(len(self.turns))
+
+    async def make_known(self) -> None:
+        """Let feedback find the turns, which are still running."""
+        for turn in self.turns:
+            place = turn.plan.place
+            await make_known(self._context.services, turn.plan.intake, turn.inference_id, place.session_id)
 
     @abstractmethod
     def answer(self) -> bytes:

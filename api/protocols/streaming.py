@@ -79,5 +79,6 @@ class EventSender:
     async def _start(self) -> None:
         if not self.started:
             self.started = True
+            await self._exchange.make_known()  # what leaves now has the ids, by which feedback may come at once
             headers = EVENT_STREAM + onward_headers(self._exchange.turns) + self._exchange.limits
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})

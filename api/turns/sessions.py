@@ -119,7 +119,7 @@ async def _is_of_another(services: ApiServices, intake: Intake, session_id: Sess
         taken = await read(services, lambda view: view.turns.has_others(namespace, session_id, user))
     except StoreUnavailable:
         taken = False
-    return taken or await services.live_state.claim_of(namespace, _owner_key(session_id)) not in (user, None)
+    return taken or await services.live_state.claim_of(namespace, owner_key(session_id)) not in (user, None)
 
 
 async def take_session(services: ApiServices, intake: Intake, session_id: SessionId) -> None:
@@ -129,11 +129,12 @@ async def take_session(services: ApiServices, intake: Intake, session_id: Sessio
     namespace, user = intake.identity.namespace, intake.identity.user
     if user is None or session_id != intake.named_session:
         return
-    if await services.live_state.claim(namespace, _owner_key(session_id), user) not in (user, None):
+    if await services.live_state.claim(namespace, owner_key(session_id), user) not in (user, None):
         raise _forbidden()
 
 
-def _owner_key(session_id: SessionId) -> str:
+def owner_key(session_id: SessionId) -> str:
+    """Return the key under which live state knows whose session it is, before the store does."""
     return f"session:{session_id}"
 
 
@@ -274,6 +275,15 @@ def chain_of(turn: Completion, num_messages: int) -> TokenChain:
     )
 
 
+async def make_known(services: ApiServices, intake: Intake, inference_id: InferenceId, session_id: SessionId) -> None:
+    """Put a turn into live state whose client is about to learn its id: feedback may come before the turn's end."""
+    live_state, namespace = services.live_state, intake.identity.namespace
+    if intake.user_id is not None:  # keys that are bound to a user name no other's
+        await live_state.claim(namespace, speaker_key(inference_id), intake.user_id)
+        await live_state.claim(namespace, owner_key(session_id), intake.user_id)
+    await live_state.put_inference(namespace, inference_id, session_id)
+
+
 async def remember(services: ApiServices, turn: Completion, marks: Sequence[str] = ()) -> None:
     """Put the turn into live state, so that the next turn, and feedback, find it before the store has it.
 
@@ -285,6 +295,11 @@ async def remember(services: ApiServices, turn: Completion, marks: Sequence[str]
         return
     digests = turn.transcript_digest, _within(turn.session_id, turn.transcript_digest), *marks
     await services.live_state.put_chain(turn.namespace, digests, chain_of(turn, len(turn.messages) + 1))
+
+
+def speaker_key(inference_id: InferenceId) -> str:
+    """Return the key under which live state knows whose turn it is, before the store does."""
+    return f"speaker:{inference_id}"
 
 
 def call_key(call_id: str) -> str:

@@ -169,7 +169,8 @@ class LedgerTransaction:
         self._owner[turn.inference_id] = session
         now = completion.received_at
         session.last_at = now if session.last_at is None else max(session.last_at, now)
-        session.ended_at = now if completion.session_done else None
+        told_end = session.ended_at is not None and session.ended_at > now  # while this one was being answered
+        session.ended_at = now if completion.session_done else session.ended_at if told_end else None
         self._changed_sessions[session.key] = session
         early = [heard for heard in self._early.pop(turn.inference_id, []) if heard.outcome.namespace == turn.namespace]
         for heard in early:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import guests
@@ -60,6 +61,7 @@ def test_chat_feedback_and_a_version_that_learned(service: Service, tmp_path: Pa
     assert rewards[0]["inference_id"] == onward["inference_id"]
     assert rewards[0]["value"] == 1.0
     assert rewards[0]["outcome_ids"] == [said["feedback_id"]]
+    wait_for(lambda: has_judged_before_the_end(service, client), what="feedback on an answer that still streams")
 
     users = simulate(service, tmp_path / "demo", seconds=900, rate=4, script=guests.__file__)
     try:
@@ -92,6 +94,20 @@ def test_a_start_after_a_kill_imports_nothing_that_it_does_not_need(
     elsewhere = {"pyarrow", "kafka", "psycopg", "redis"}
     assert imported & (learning | optional | elsewhere) == set()
     assert service.chat("hello", max_tokens=4)["usage"]["completion_tokens"] > 0
+
+
+def has_judged_before_the_end(service: Service, client: openai.OpenAI) -> bool:
+    """Whether feedback on the first chunk came while the answer was being made; once it is rewarded in any case."""
+    chunks = client.completions.create(model="onward-tiny", prompt="def f", max_tokens=400, stream=True)
+    named = next(chunks).id
+    said = service.post("/v1/feedback", {"inference_id": named, "metric_name": "accepted", "value": True})
+    list(chunks)
+    path = f"/v1/turns/{named.removeprefix('cmpl-')}"
+    turn = wait_for(lambda: (found := service.get(path))["rewards"] and found, what="the reward")
+    (reward,), (outcome,) = turn["rewards"], turn["outcomes"]
+    assert reward["outcome_ids"] == [outcome["outcome_id"]] == [said["feedback_id"]]
+    took = datetime.fromisoformat(outcome["received_at"]) - datetime.fromisoformat(turn["received_at"])
+    return took.total_seconds() * 1000 < turn["latency_ms"]
 
 
 def client_version(client: openai.OpenAI) -> int:

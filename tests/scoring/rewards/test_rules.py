@@ -303,6 +303,17 @@ def test_another_turn_keeps_the_session_going(lab: ModuleType) -> None:
     assert len(lab.score(spec, log, until=lab.at(206))) == 2
 
 
+def test_what_is_said_while_an_answer_streams_counts_though_it_is_logged_before_it(lab: ModuleType) -> None:
+    events = lab.Events()
+    outcomes = {"accepted": ACCEPTED | {"default": True, "wait_s": 1000}}
+    spec = spec_of(outcomes, session={"idle_timeout_s": 200, "end_wait_s": 10})
+    turn, ended = events.turn("s", 0), events.ended("s", 5)
+    assert [reward.decided_at for reward in lab.score(spec, [ended, turn], until=lab.at(15))] == [lab.at(15)]
+    said = events.outcome(turn, "accepted", False, 5)
+    reward = one(lab.score(spec, [said, turn, said, ended], until=lab.at(500)))
+    assert (reward.value, reward.outcome_ids) == (0.0, (said.outcome_id,))
+
+
 def test_what_ended_by_idleness_stays_decided_when_the_session_goes_on(lab: ModuleType) -> None:
     events = lab.Events()
     spec = spec_of({"accepted": ACCEPTED | {"default": True, "wait_s": 1000}}, session={"idle_timeout_s": 200})
