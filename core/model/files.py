@@ -3,18 +3,75 @@
 Pickles (`.bin`, `.pt` and the like) are programs that run when they are read, and a repository's own modelling code
 runs when it is trusted. Both come from the model's author, and would run with the rights of the service."""
 
+import json
 from pathlib import Path
 from typing import Any, Final
 
-from core.errors import ConfigError
+from core.errors import ConfigError, WeightsError
+from core.model.weights_digest import tensors_of
 
 PICKLES: Final = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
 LOCAL: Final[dict[str, Any]] = {"local_files_only": True, "trust_remote_code": False}
 """How transformers is asked for whatever it reads of a directory; for weights with `use_safetensors=True`."""
 
+_WHOLE: Final = "model.safetensors"
+_INDEX: Final = "model.safetensors.index.json"
+_TEXTS: Final = (
+    "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja", _INDEX
+)  # fmt: skip
+_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files of a model's weights, as transformers chooses them; what lies beside them is left alone.
+
+    These are the one whole file, or those that the index names, or all where there is neither, as in a directory of
+    ours. Raises ConfigError for an index that is none."""
+    if (directory / _WHOLE).is_file():
+        return [directory / _WHOLE]
+    index = directory / _INDEX
+    if not index.is_file():
+        return sorted(directory.glob("*.safetensors"))
+    try:
+        named = {str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{index}: no index of weights can be read ({error!r}): download it again") from error
+    return sorted(directory / Path(name).name for name in named)
+
+
+def check_weights(directory: Path) -> None:
+    """Check that a model's weights are there and whole. Raises ConfigError naming the file at fault, and what to do."""
+    files = weight_files(directory)
+    if not files:
+        raise ConfigError(f"{directory}: no weights: download the model's *.safetensors beside its config.json")
+    for path in files:
+        _check_is_there(path)
+    try:
+        tensors = tensors_of(files)
+    except WeightsError as error:
+        raise ConfigError(f"{error}: download the file again") from error
+    if not tensors:
+        raise ConfigError(f"{files[0]}: no tensor is in it: download the file again")
+
+
+def _check_is_there(path: Path) -> None:
+    """Check that a file is what its name says, and not what a hub's tools put in its place."""
+    if path.is_symlink() and not path.exists():
+        raise ConfigError(
+            f"{path}: a link to {path.readlink()}, which is not there: download it again, or copy it with `cp -L`"
+        )
+    if not path.exists():
+        raise ConfigError(f"{path}: is missing, and {_INDEX} names it: download it")
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise ConfigError(f"{path}: a Git-LFS pointer and not the file: run `git lfs pull` in {path.parent}")
+
 
 def check_model_files(directory: Path) -> None:
-    """Check a model's directory. Raises ConfigError naming a forbidden file, and what to do."""
+    """Check a model's directory, but not its weights. Raises ConfigError naming the file at fault, and what to do."""
+    for path in (directory / name for name in _TEXTS):
+        if path.exists() or path.is_symlink():
+            _check_is_there(path)
     for path in sorted(directory.glob("*")):
         if path.suffix.lower() in PICKLES:
             raise ConfigError(

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from core.errors import ConfigError, OnwardError
-from core.model.files import LOCAL, check_model_files
+from core.model.files import LOCAL, check_model_files, weight_files
 from core.model.weights_digest import digest_of_shards
 from learner.midtraining.checkpoint import CHECKPOINT, Run, restore, save
 from learner.midtraining.corpus_reader import CorpusReader, Long
@@ -115,7 +115,7 @@ def _load(init: Path, row_tokens: int) -> tuple[Any, Any]:
     if context is not None and row_tokens > context:
         raise ConfigError(f"--row-tokens {row_tokens}: the model's context is {context}")
     tokenizer = AutoTokenizer.from_pretrained(init, **LOCAL)
-    if list(init.glob("*.safetensors")):
+    if weight_files(init):
         given = AutoModelForCausalLM.from_pretrained(init, dtype=torch.float32, use_safetensors=True, **LOCAL)
         return given, tokenizer
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False), tokenizer
@@ -201,7 +201,7 @@ def _finish(run: Run, init: Path, output: Path, sessions: Sessions | None) -> st
     for name in _TOKENIZER_FILES:
         if (init / name).exists() and init.resolve() != output.resolve():
             shutil.copyfile(init / name, output / name)
-    digest = digest_of_shards(sorted(output.glob("*.safetensors")))
+    digest = digest_of_shards(weight_files(output))
     report = {"weights_digest": digest, "options": run.options, "read": run.mixture.read}
     if sessions is not None:
         report |= {"sessions": sessions.figures}

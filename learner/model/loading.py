@@ -20,10 +20,6 @@ from core.model.weights_digest import StoredTensor, tensors_of
 _HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}
 
 
-def weight_files(directory: Path) -> list[Path]:
-    return sorted(directory.glob("*.safetensors"))
-
-
 def stored_precision(files: Sequence[Path]) -> torch.dtype:
     """Return the precision in which the files' tensors lose nothing: half where all of them are, else float32."""
     kinds = {tensor.dtype for tensor in tensors_of(files).values()}

@@ -16,19 +16,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from core.errors import ConfigError, WeightsError
-from core.model.files import check_model_files
+from core.model.files import check_model_files, weight_files
 from core.model.weights_digest import digest_of_shards, tensors_of
 from core.settings import LoraSettings
 from learner.model import lora
-from learner.model.loading import (
-    can_fill,
-    fill,
-    load_whole,
-    make_empty,
-    read_rows,
-    stored_precision,
-    weight_files,
-)
+from learner.model.loading import can_fill, fill, load_whole, make_empty, read_rows, stored_precision
 from learner.model.output_head import OutputHead
 from learner.model.ranks import like, local, whole
 from learner.model.stored import fuse_norms, keep_stored

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from core.errors import WeightsError
+from core.model.files import weight_files
 from core.model.probes import ProbeRecord, ProbeSet, probe_shape, spread
 from core.model.weights_digest import digest_of_shards
 from learner.model.output_head import OutputHead
@@ -27,7 +28,7 @@ Prompts = Sequence[Sequence[int]]
 
 def probe_of_model(directory: Path, device: str, prompts: Prompts = ()) -> ProbeRecord:
     """Return the probe of a given model, with texts drawn from it. Raises WeightsError naming the file at fault."""
-    digest = digest_of_shards(sorted(directory.glob("*.safetensors")))
+    digest = digest_of_shards(weight_files(directory))
     policy = PolicyModel(directory, device, frozen=True)
     return record(policy, draw_probe_set(policy, _SEED, prompts), digest)
 

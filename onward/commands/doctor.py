@@ -15,6 +15,7 @@ from rich.text import Text
 
 from core.blobs import FsspecBlobs
 from core.errors import ConfigError, OnwardError, StoreUnavailable
+from core.model.files import check_weights, weight_files
 from core.operations.keys import StoredKey
 from core.profile import Expectation
 from core.reward_spec import load_reward_spec
@@ -63,7 +64,7 @@ def examine(directory: Path, overrides: Mapping[str, str]) -> int:
 
 def _checks(layout: Layout, settings: Settings) -> Iterator[Check]:
     yield Check("directory", lambda: _directory(layout, settings), "make room, or allow us to write there")
-    yield Check("model", lambda: _model(settings), "point serving.model at a Hugging Face directory")
+    yield Check("model", lambda: _model(settings), "point serving.model at a whole Hugging Face directory")
     yield from _profile_checks(layout, settings)
     yield Check("rewards", lambda: _rewards(layout, settings), "mend the file; docs/rewards.md says how it is written")
     yield Check("api keys", lambda: _keys(settings, layout), "docs/settings.md, [api]")
@@ -100,6 +101,7 @@ def _model(settings: Settings) -> str:
 
     directory = settings.serving.model or SHIPPED_MODEL
     facts = read_model_facts(directory)
+    check_weights(directory)
     report = report_family(directory, settings.serving.family)
     return f"{directory}: {facts.vocabulary:,} tokens, context {facts.context_length:,}; {report}"
 
@@ -158,7 +160,7 @@ def _base(layout: Layout, settings: Settings) -> str:
     adapters = {each.version: each.adapter for each in manifests if each.adapter is not None}
     if not adapters:
         return "no adapters are published"
-    found = digest_of_shards(sorted((settings.serving.model or SHIPPED_MODEL).glob("*.safetensors")))
+    found = digest_of_shards(weight_files(settings.serving.model or SHIPPED_MODEL))
     for version, adapter in adapters.items():
         if adapter.base_digest != found:
             raise ConfigError(

@@ -17,6 +17,7 @@ from core.clock import ManualClock
 from core.errors import ConfigError
 from core.events import Release, Reward, Topic
 from core.ids import PolicyRef
+from core.model.files import weight_files
 from core.model.probe_prompts import probe_prompts
 from core.model.weights_digest import digest_of_shards
 from core.reward_spec import load_reward_spec
@@ -123,7 +124,7 @@ def _require_the_model_that_spoke(source: Foundation) -> None:
     with source.store.look() as view:
         versions = view.policies.versions()
         first = view.policies.get(versions[0]) if versions else None
-    ours = digest_of_shards(sorted(source.model.glob("*.safetensors")))
+    ours = digest_of_shards(weight_files(source.model))
     if first is not None and first.digest != ours:
         raise ConfigError(
             f"{source.layout.root}: its turns are of versions of other weights ({first.digest}) than those of "

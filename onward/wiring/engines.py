@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from core.errors import ConfigError
+from core.model.files import weight_files
 from core.model.probe_prompts import probe_prompts
 from core.ports import EventLog, Policy, Store, Weights, WeightsRef
 from core.settings import Settings
@@ -158,7 +159,7 @@ class LocalServing:
 
 
 def _size_of(model: Path) -> int:
-    return sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    return sum(file.stat().st_size for file in weight_files(model))
 
 
 def _compare_first(foundation: Foundation) -> "subprocess.Popen[bytes] | None":

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from core.clock import SystemClock
-from core.errors import BlobsUnavailable, WeightsError
+from core.errors import BlobsUnavailable, ConfigError, WeightsError
 from core.events import PolicyVersion, Release, Topic
 from core.ids import PolicyRef
 from core.model.beside import probe_path
+from core.model.files import check_weights, weight_files
 from core.model.probes import ProbeRecord, put_probe
 from core.ports import Blobs, Clock, EventLog, Store, Weights, WeightsRef
 
@@ -32,8 +33,8 @@ def ensure_anchor(
 
     Every step may be repeated: an interrupted start is completed by the next. The log is told before the store, which
     says what is still to be done. `record_probe` draws the probe from the model's directory and records what the model
-    answers; None leaves that to another process. Raises WeightsError naming the model's directory when it holds no
-    safetensors, or when the probe is still to be made and it holds other weights than the anchor's; BlobsUnavailable
+    answers; None leaves that to another process. Raises ConfigError naming what is wrong with the model's
+    weights; WeightsError when the probe is still to be made and they are others than the anchor's; BlobsUnavailable
     where nobody can tell whether there is a probe."""
     now = (clock or SystemClock()).now()
     with store.work() as work:
@@ -55,8 +56,8 @@ def ensure_anchor(
                 work.releases.put(release)
     ref = WeightsRef(version=known.version, digest=known.digest, path=known.weights)
     try:
-        weights.keep(ref, sorted(model.glob("*.safetensors")))
-    except (OSError, WeightsError) as error:
+        weights.keep(ref, weight_files(model))
+    except (OSError, ConfigError, WeightsError) as error:
         logger.warning("the given model is not kept on this host, and is fetched where it is needed: %s", error)
     return ref
 
@@ -64,10 +65,8 @@ def ensure_anchor(
 def _publish(
     store: Store, log: EventLog, weights: Weights, model: Path, name: str, version: PolicyRef, clock: Clock | None
 ) -> PolicyVersion:
-    shards = sorted(model.glob("*.safetensors"))
-    if not shards:
-        raise WeightsError(f"{model}: no *.safetensors file")
-    ref = weights.publish(version, shards, None)
+    check_weights(model)
+    ref = weights.publish(version, weight_files(model), None)
     policy = PolicyVersion(
         version=version,
         policy=name,

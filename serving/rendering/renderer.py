@@ -78,6 +78,15 @@ class ModelRenderer:
             suffix = suffix[1:]
         return (*token_ids, *suffix)
 
+    @property
+    def unnamed_end(self) -> str | None:
+        """The mark that the template puts behind an answer, where no file says that the model ends its answers so.
+
+        Such a model writes on behind its answer until it has no room left."""
+        end = self.extend((), [{"role": "user", "content": "?"}])[0]
+        mark = self._vocabulary.special.get(end)
+        return None if end in self._stop_token_ids or mark in self.family.ends else mark
+
     def _is_ended(self, last: int, end: int) -> bool:
         return last == end or (last in self._ends_alike and end in self._ends_alike)
 
@@ -191,15 +200,20 @@ def _digest(tokenizer: bytes, template: str) -> str:
 
 
 def _stop_ids(directory: Path, tokens: Mapping[str, str], vocabulary: Vocabulary) -> list[int]:
+    """Return every end that one of the files names: authors forget the end of a turn in one file or the other."""
+    found: list[int] = []
     for name in ("generation_config.json", "config.json"):
-        if (directory / name).exists():
-            found = _read_json(directory / name).get("eos_token_id")
-            if found is not None:
-                return list(found) if isinstance(found, list) else [int(found)]
+        path = directory / name
+        named = _read_json(path).get("eos_token_id") if path.exists() else None
+        ids = named if isinstance(named, list) else [] if named is None else [named]
+        if not all(type(each) is int for each in ids):
+            raise ConfigError(f"{path}: eos_token_id is {named!r}, no token's id")
+        found += ids
     stop = vocabulary.id_of(tokens.get("eos_token", ""))
-    if stop is None:
+    found += [] if stop is None else [stop]
+    if not found:
         raise ConfigError(f"{directory}: no end-of-sequence token is named")
-    return [stop]
+    return list(dict.fromkeys(found))
 
 
 def _token(entry: Any) -> str | None:

@@ -16,6 +16,7 @@ class FamilyReport:
     is_known: bool
     has_thinking: bool
     tools_refused: str | None
+    unnamed_end: str | None = None
 
     def __str__(self) -> str:
         thinking = "thinking apart" if self.has_thinking else "no thinking"
@@ -25,7 +26,9 @@ class FamilyReport:
             tools = "tools"
         else:
             tools = "tools are shown, but no form of calls is known: calls come as text (set serving.family)"
-        return f"family {self.family if self.is_known else 'unknown'}: {thinking}, {tools}"
+        end = self.unnamed_end
+        unended = f"; answers may not end: {end}, which the template puts behind them, is no eos_token" if end else ""
+        return f"family {self.family if self.is_known else 'unknown'}: {thinking}, {tools}{unended}"
 
 
 def report_family(directory: Path, family: str = "auto") -> FamilyReport:
@@ -35,4 +38,6 @@ def report_family(directory: Path, family: str = "auto") -> FamilyReport:
 
 def report_renderer(renderer: ModelRenderer) -> FamilyReport:
     is_known = renderer.family.reads_calls or renderer.tools_refused is not None
-    return FamilyReport(renderer.family.name, is_known, renderer.has_thinking, renderer.tools_refused)
+    return FamilyReport(
+        renderer.family.name, is_known, renderer.has_thinking, renderer.tools_refused, renderer.unnamed_end
+    )

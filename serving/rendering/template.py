@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from core.errors import ConfigError, InvalidRequest
@@ -162,8 +163,22 @@ def _short(call_id: str) -> str:
     return hashlib.blake2b(call_id.encode()).hexdigest()[:_SHORT_ID]
 
 
+class _Generation(Extension):
+    """`{% generation %}...{% endgeneration %}`, by which templates of hubs mark the assistant's words for training.
+
+    What stands within is rendered as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 - as jinja has it
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda form: datetime.now(UTC).strftime(form)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from core.errors import WeightsError
 from core.ids import PolicyRef
-from core.model.files import check_model_files
+from core.model.files import check_model_files, check_weights, weight_files
 from core.model.weights_digest import digest_of_shards, tensors_of
 from core.ports import Opened, WeightsRef
 from serving.engines.sglang.checksums import expected
@@ -40,6 +40,7 @@ class VerifiedVersions:
 
     def __init__(self, directory: Path, model: Path, served_dtype: str, device: str) -> None:
         check_model_files(model)
+        check_weights(model)
         directory.mkdir(parents=True, exist_ok=True)
         self._directory, self._model = directory, model
         self._served_dtype, self._device = served_dtype, device
@@ -102,7 +103,7 @@ class VerifiedVersions:
 
 
 def _shards(directory: Path) -> list[Path]:
-    found = sorted(directory.glob("*.safetensors"))
+    found = weight_files(directory)
     if not found:
         raise WeightsError(f"{directory}: no *.safetensors file")
     return found

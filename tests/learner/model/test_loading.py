@@ -8,7 +8,8 @@ from families import FAMILIES, make_model
 from logged_world import MODEL
 from safetensors.torch import save_file
 
-from learner.model.loading import can_fill, load_whole, make_empty, stored_precision, weight_files
+from core.model.files import weight_files
+from learner.model.loading import can_fill, load_whole, make_empty, stored_precision
 from learner.model.policy_model import PolicyModel
 
 

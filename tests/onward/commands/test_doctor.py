@@ -1,5 +1,6 @@
 """`onward doctor` names what is wrong and says what to do."""
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from core.ports import AdapterConfig
 from onward.commands.accounts.keys import create as create_key
 from onward.commands.doctor import examine, samples
 from onward.commands.options import overrides_of
-from onward.directory.layout import SHIPPED_REWARDS, Layout
+from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
 from serving.weights.deltas.manifest import WeightsManifest, manifest_path
 
 Doctor = Callable[..., tuple[int, str]]
@@ -72,6 +73,19 @@ def test_what_is_wrong_is_named(doctor: Doctor, tmp_path: Path, setting: str, wh
     (line,) = [line for line in told.splitlines() if "wrong " in line]
     assert what in line
     assert why in line
+
+
+def test_a_model_that_is_not_whole_is_named(doctor: Doctor, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(SHIPPED_MODEL, model)
+    for spoil, what in (
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "truncated, 1 bytes are missing"),
+        (lambda path: path.unlink(), "no weights"),
+    ):
+        spoil(model / "model.safetensors")
+        code, told = doctor(tmp_path / "service", f"serving.model={model}")
+        assert code == 1
+        assert what in told
 
 
 def test_a_spec_whose_late_outcomes_correct_nothing_is_named(doctor: Doctor, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from mortal import Crash, Fuse
 from release_world import ReleaseWorld
 
 from core.blobs import FsspecBlobs
-from core.errors import WeightsError
+from core.errors import ConfigError, WeightsError
 from core.events import PolicyVersion, Topic
 from core.ids import ANCHOR
 from core.model.probes import get_probe
@@ -52,7 +52,7 @@ def test_an_anchor_that_was_cut_short_is_completed(make_world: MakeWorld) -> Non
 def test_a_model_without_weights_is_named(make_world: MakeWorld) -> None:
     world = make_world()
     (world.model / "model.safetensors").unlink()
-    with pytest.raises(WeightsError, match=str(world.model)):
+    with pytest.raises(ConfigError, match=str(world.model)):
         world.anchor()
 
 

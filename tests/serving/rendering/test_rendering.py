@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from core.errors import ConfigError, InvalidRequest
 from core.ports import OutputDelta
-from serving.rendering import ModelRenderer, load_renderer
+from serving.rendering import ModelRenderer, load_renderer, report_family
 
 TINY = Path(__file__).resolve().parents[3] / "models" / "tiny"
 END, SPECIAL_IDS = 2, frozenset(range(7))
@@ -81,6 +81,7 @@ TOOLS = [
 ]
 Message = dict[str, Any]
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('<|>{}"\n \\é🦜def'), max_size=20)
+TEXTS = TEXTS.filter(lambda text: not any(mark in text for mark in renderer._vocabulary.added.values()))
 TOKENS = st.lists(st.integers(0, 511), max_size=40)
 
 renderer = load_renderer(TINY)
@@ -187,6 +188,21 @@ def test_the_qwen_style_template_too(qwen: ModelRenderer, reference: Any) -> Non
     )
     assert decoded(qwen.render(chat, TOOLS), qwen) == text
     assert qwen.render(chat, TOOLS) == tuple(reference.encode(text, add_special_tokens=False))
+
+
+def test_words_that_are_marked_for_training_are_rendered_as_others(tmp_path: Path, reference: Any) -> None:
+    """Templates of hubs mark what the assistant says, in which a name may be set that stands nowhere else."""
+    source = (
+        "{% set who = 'nobody' %}{%- for message in messages -%}\n<|im_start|>{{ message.role }}\n"
+        "{% if message.role == 'assistant' %}\n  {% generation %}\n{% set who = 'it' %}{{ who }}{{ message.content }}"
+        "<|im_end|>\n"
+        "  {%- endgeneration %}\n{% else %}{{ message.content }}<|im_end|>{% endif %}\n{% endfor %}{{ who }}\n"
+    )
+    chat = [said("user", "a"), said("assistant", "b"), said("user", "c")]
+    made = load_renderer(copy_of_tiny(tmp_path, chat_template__jinja=source))
+    text = reference.apply_chat_template(chat, chat_template=source, tokenize=False, add_generation_prompt=True)
+    assert "itb<|im_end|>" in text
+    assert decoded(made.render(chat, []), made) == text
 
 
 def test_content_in_parts_is_the_parts_in_a_row() -> None:
@@ -584,12 +600,17 @@ def test_the_template_may_stand_in_the_configuration(tmp_path: Path) -> None:
         assert made.tokenizer_digest == renderer.tokenizer_digest
 
 
-def test_stop_tokens_are_those_of_the_nearest_file_that_names_them(tmp_path: Path) -> None:
+def test_whatever_a_file_names_as_an_end_is_one(tmp_path: Path) -> None:
     assert renderer.stop_token_ids == (2, 0)
     copy_of_tiny(tmp_path, generation_config__json="{}", config__json='{"eos_token_id": 0}')
-    assert load_renderer(tmp_path).stop_token_ids == (0,)
-    (tmp_path / "config.json").unlink()
-    assert load_renderer(tmp_path).stop_token_ids == (2,)
+    assert load_renderer(tmp_path).stop_token_ids == (0, 2)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 0]}')
+    assert load_renderer(tmp_path).stop_token_ids == (5, 0, 2)
+    (tmp_path / "tokenizer_config.json").write_text(changed("tokenizer_config.json", eos_token="<|pad|>"))
+    assert load_renderer(tmp_path).unnamed_end == "<|im_end|>"
+    assert "<|im_end|>, which the template puts behind them" in str(report_family(tmp_path))
+    for path in ("config.json", "generation_config.json"):
+        (tmp_path / path).unlink()
     (tmp_path / "tokenizer_config.json").write_text(changed("tokenizer_config.json", eos_token=None))
     with pytest.raises(ConfigError, match="no end-of-sequence token"):
         load_renderer(tmp_path)

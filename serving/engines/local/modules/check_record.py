@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from blake3 import blake3
 
+from core.model.files import weight_files
+
 _CODE = Path(__file__).resolve().parents[1]
 _PACKAGES = ("torch", "transformers", "safetensors")
 
@@ -25,7 +27,7 @@ def digest_of_check(directory: Path, device: str, dtype: str, context_length: in
         *(f"{name} {version(name)}" for name in _PACKAGES),
     )
     hasher.update("\0".join(settings).encode())
-    files = [directory / "config.json", *sorted(directory.glob("*.safetensors")), *sorted(_CODE.rglob("*.py"))]
+    files = [directory / "config.json", *weight_files(directory), *sorted(_CODE.rglob("*.py"))]
     for path in files:
         hasher.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
         hasher.update_mmap(path)

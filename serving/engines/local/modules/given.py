@@ -11,15 +11,16 @@ from torch import Tensor
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, Cache
 
 from core.errors import ConfigError
-from core.model.files import LOCAL
+from core.model.files import LOCAL, check_weights
 from serving.engines.local.attention import NAME, Plan, SlotCache, slot_attention
 
 
 def load_given(directory: Path, device: str, dtype: torch.dtype) -> Any:
-    """Load the directory's model. Raises ConfigError where it is no Hugging Face causal LM."""
+    """Load the directory's model. Raises ConfigError where it is no Hugging Face causal LM, or not whole."""
     AttentionInterface.register(NAME, slot_attention)
     try:
         config = AutoConfig.from_pretrained(directory, **LOCAL)
+        check_weights(directory)
         model: Any = AutoModelForCausalLM.from_pretrained(
             directory, config=config, dtype=dtype, use_safetensors=True, **LOCAL
         )
