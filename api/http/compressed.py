@@ -2,19 +2,36 @@
 
 import zlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
+
+import zstandard
 
 from api.http.asgi import Headers
 from core.errors import InvalidRequest, UnsupportedMediaType
 
-TAKEN: Final = "gzip, deflate"
+TAKEN: Final = "gzip, deflate, zstd"
 _PIECE_BYTES: Final = 1 << 20
 _GZIP, _ZLIB, _BARE = 31, 15, -15  # of zlib's `wbits`
+_SLICE_BYTES: Final = 256
+"""Of zstd at a time: four bytes may make 128 KiB, and nothing else bounds what its library makes at once."""
+_WINDOW_BYTES: Final = 8 << 20  # what RFC 8878 asks of every reader; a frame that needs more is refused
 _IDENTITY: Final = (b"", b"identity")
 
 
-class Inflater:
-    """One body. A gzip of many members is one body."""
+class Inflater(Protocol):
+    """One body. A gzip of many members, or a zstd of many frames, is one body."""
+
+    def pieces(self, part: bytes) -> Iterator[bytes]:
+        """Yield what a part of the body makes, a few MiB at a time at most. Raises InvalidRequest."""
+        ...
+
+    def close(self) -> None:
+        """Raise InvalidRequest for a body that is cut off."""
+        ...
+
+
+class _Zlib:
+    """Gzip or deflate."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
@@ -22,35 +39,59 @@ class Inflater:
         self._is_begun = False
 
     def pieces(self, part: bytes) -> Iterator[bytes]:
-        """Yield what a part of the body makes, at most 1 MiB at a time. Raises InvalidRequest."""
         while part:
             if self._reader is None or (self._reader.eof and self._encoding == "gzip"):
                 self._reader = zlib.decompressobj(self._form(part))
             elif self._reader.eof:
-                raise self._wrong("goes on behind its end")
+                raise _wrong(self._encoding, "goes on behind its end")
             self._is_begun = True
             try:
                 piece = self._reader.decompress(part, _PIECE_BYTES)
             except zlib.error as error:
-                raise self._wrong(f"cannot be read: {error}") from None
+                raise _wrong(self._encoding, f"cannot be read: {error}") from None
             part = self._reader.unconsumed_tail or self._reader.unused_data
             if piece:
                 yield piece
 
     def close(self) -> None:
-        """Raise InvalidRequest for a body that is cut off."""
         if self._is_begun and (self._reader is None or not self._reader.eof):
-            raise self._wrong("is cut off")
+            raise _wrong(self._encoding, "is cut off")
 
     def _form(self, part: bytes) -> int:
         if self._encoding == "gzip":
             return _GZIP
         return _ZLIB if part[0] & 0x0F == 8 else _BARE  # clients do not agree which of the two deflate is
 
-    def _wrong(self, what: str) -> InvalidRequest:
-        return InvalidRequest(
-            f"the body's {self._encoding} {what}", param="content-encoding", code="malformed_encoding"
-        )
+
+class _Zstd:
+    def __init__(self) -> None:
+        self._frames = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES)
+        self._frame: zstandard.ZstdDecompressionObj | None = None
+
+    def pieces(self, part: bytes) -> Iterator[bytes]:
+        made, at = bytearray(), 0
+        while at < len(part):
+            if self._frame is None or self._frame.eof:
+                self._frame = self._frames.decompressobj()
+            given = part[at : at + _SLICE_BYTES]
+            try:
+                made += self._frame.decompress(given)
+            except zstandard.ZstdError as error:
+                raise _wrong("zstd", f"cannot be read: {error}") from None
+            at += len(given) - len(self._frame.unused_data)
+            if len(made) >= _PIECE_BYTES:
+                yield bytes(made)
+                made.clear()
+        if made:
+            yield bytes(made)
+
+    def close(self) -> None:
+        if self._frame is not None and not self._frame.eof:
+            raise _wrong("zstd", "is cut off")
+
+
+def _wrong(encoding: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"the body's {encoding} {what}", param="content-encoding", code="malformed_encoding")
 
 
 def inflater_of(headers: Headers) -> Inflater | None:
@@ -59,9 +100,11 @@ def inflater_of(headers: Headers) -> Inflater | None:
     if encoding in _IDENTITY:
         return None
     if encoding in (b"gzip", b"x-gzip"):
-        return Inflater("gzip")
+        return _Zlib("gzip")
     if encoding == b"deflate":
-        return Inflater("deflate")
+        return _Zlib("deflate")
+    if encoding == b"zstd":
+        return _Zstd()
     raise UnsupportedMediaType(
         f"content-encoding: send the body as {TAKEN}, or not compressed",
         param="content-encoding",

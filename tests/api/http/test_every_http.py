@@ -10,7 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
+import zstandard
 from api_harness import MODEL, Service, serve
+
+from api.http.compressed import _Zstd
 
 CHAT = "/v1/chat/completions"
 BODY = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello " * 50}]}).encode()
@@ -27,8 +30,11 @@ WAYS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "many members": ("GZIP", lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:])),
     "zlib": ("deflate", zlib.compress),
     "deflate without a head": ("deflate", bare),
+    "zstd": ("zstd", zstandard.compress),
+    "many frames": ("zstd", lambda data: zstandard.compress(data[:9]) + zstandard.compress(data[9:])),
     "plain": ("identity", bytes),
 }
+WIDE = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)  # as `zstd --long` writes
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +57,7 @@ def test_a_compressed_body_is_read(service: Service, way: str) -> None:
     assert turn.messages[0]["content"] == "hello " * 50
 
 
-@pytest.mark.parametrize("way", ["gzip", "zlib", "deflate without a head"])
+@pytest.mark.parametrize("way", ["gzip", "zlib", "deflate without a head", "zstd"])
 def test_a_large_one_is_read_within_the_bounds(service: Service, way: str) -> None:
     encoding, compress = WAYS[way]
     words = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "a b " * 40_000}]}).encode()
@@ -63,20 +69,30 @@ def test_a_large_one_is_read_within_the_bounds(service: Service, way: str) -> No
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/feedback", "/v1/messages/count_tokens"])
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
 def test_what_is_not_compressed_as_it_says_is_refused(service: Service, path: str, encoding: str) -> None:
-    whole = gzip.compress(BODY) if encoding == "gzip" else zlib.compress(BODY)
+    whole = {"gzip": gzip, "deflate": zlib, "zstd": zstandard}[encoding].compress(BODY)  # type: ignore[attr-defined]
     for body in (b"\x00nothing", whole[:-5], whole + b"more"):
         answer = post(service, body, encoding, path)
         assert answer.status_code == 400, answer.text
         assert f"the body's {encoding}" in answer.text
 
 
-@pytest.mark.parametrize("encoding", ["zstd", "br", "gzip, gzip"])
+def test_what_a_zstd_takes_to_be_read_is_bounded(service: Service) -> None:
+    writer = zstandard.ZstdCompressor(compression_params=WIDE).compressobj()
+    answer = post(service, writer.compress(BODY) + writer.flush(), "zstd")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "malformed_encoding")
+    assert "too much memory" in answer.text
+    made = [len(piece) for piece in _Zstd().pieces(zstandard.compress(b" " * (64 << 20)))]
+    assert sum(made) == 64 << 20
+    assert max(made) <= 9 << 20
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip, gzip"])
 def test_another_compression_is_refused_with_what_is_taken(service: Service, encoding: str) -> None:
     answer = post(service, BODY, encoding)
     assert (answer.status_code, answer.json()["error"]["param"]) == (415, "content-encoding")
-    assert answer.headers["accept-encoding"] == "gzip, deflate"
+    assert answer.headers["accept-encoding"] == "gzip, deflate, zstd"
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/outcomes", "/livez", "/v1/rewards", "/nowhere", "/v1/turns/x"])
