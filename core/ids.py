@@ -7,7 +7,7 @@ only the inference finds the partition that owns the session without a look-up.
 import hashlib
 import uuid
 from functools import total_ordering
-from typing import NewType, NoReturn, Self
+from typing import Final, NewType, NoReturn, Self
 
 import uuid_utils
 
@@ -154,6 +154,14 @@ def new_session_id() -> SessionId:
 
 def new_group_id() -> GroupId:
     return GroupId(str(uuid_utils.uuid7()))
+
+
+WITHDRAWAL: Final = "withdrawal:"
+DERIVED: Final = "derived:"
+JUDGED: Final = "judged:"
+RESERVED: Final = (WITHDRAWAL, DERIVED, JUDGED)
+"""What ids of outcomes begin with that follow from what a client may know, and no client's ids do: whoever gave such an
+id to an outcome of its own before would keep ours out."""
 
 
 def new_outcome_id() -> OutcomeId:

@@ -59,10 +59,16 @@ class Identity:
         """Return whether it may see a record of its namespace, or an outcome of a turn that it may see."""
         if "read" in self.scopes or self.made(record):
             return True
-        return isinstance(record, Outcome) and record.key_id is None and record.source in _OUR_WORDS
+        return isinstance(record, Outcome) and _is_ours(record)
 
     def may_change(self, outcome: Outcome) -> bool:
-        return "admin" in self.scopes or self.made(outcome)
+        """Return whether it may withdraw or replace the outcome; what is ours is its turn's user's, but not by her."""
+        return "admin" in self.scopes or (self.made(outcome) and not _is_ours(outcome))
+
+
+def _is_ours(outcome: Outcome) -> bool:
+    """Return whether the service concluded the outcome itself; clients report what their own judges say."""
+    return outcome.key_id is None and outcome.source in _OUR_WORDS
 
 
 @dataclass(frozen=True)

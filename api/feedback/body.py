@@ -15,10 +15,8 @@ from api.turns.answer_ids import inference_in
 from api.turns.intake import check_id
 from core.errors import InvalidRequest
 from core.events import Outcome, TokenRange, ToolCallTarget
-from core.ids import InferenceId, OutcomeId, SessionId, is_uuid, new_outcome_id
+from core.ids import RESERVED, InferenceId, OutcomeId, SessionId, is_uuid, new_outcome_id
 
-WITHDRAWAL = "withdrawal:"
-"""What ids of withdrawals begin with, and no feedback's: whoever had such an id before would undo the withdrawal."""
 _TEXTS = ("final_text", "diff", "snapshot")
 Text = Annotated[str, Meta(max_length=512)]
 
@@ -61,8 +59,9 @@ def check_body(context: Context, body: FeedbackBody) -> None:
     for name in ("feedback_id", "session_id", "supersedes"):
         if getattr(body, name) is not None:
             check_id(getattr(body, name), name)
-    if body.feedback_id is not None and body.feedback_id.startswith(WITHDRAWAL):
-        raise InvalidRequest(f"feedback_id: {WITHDRAWAL} is for withdrawals", param="feedback_id", code="reserved_id")
+    if body.feedback_id is not None and body.feedback_id.startswith(RESERVED):
+        what = f"feedback_id: ids that begin with {', '.join(RESERVED)} are given by the service"
+        raise InvalidRequest(what, param="feedback_id", code="reserved_id")
 
 
 async def value_of(context: Context, body: FeedbackBody, named: NamedTurn) -> bool | float | str:

@@ -6,12 +6,11 @@ import msgspec
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.feedback.body import WITHDRAWAL
 from api.turns.lookup import look_up, read
 from api.turns.session_ids import is_id
 from core.errors import Conflict, NotFound
 from core.events import Outcome, Topic
-from core.ids import OutcomeId
+from core.ids import WITHDRAWAL, OutcomeId
 
 _WITHDRAWALS = uuid.UUID("5f0a8c2e-55a5-4f3e-9a55-1f2a2a9b7c11")  # names the ids of withdrawals (RFC 9562, v5)
 

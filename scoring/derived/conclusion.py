@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from core.events import Completion, Outcome
-from core.ids import InferenceId, OutcomeId
+from core.ids import DERIVED, InferenceId, OutcomeId
 
 _CONCLUSIONS: Final = uuid.UUID("6c2f8d0e-53a1-5c7e-9a44-0d2be81f7a10")
 
@@ -24,10 +24,11 @@ class Conclusion(msgspec.Struct, frozen=True):
 def outcome_of(conclusion: Conclusion, turn: Completion, version: str) -> Outcome:
     """Make an outcome that arrives with the turn that it follows from.
 
-    Its id follows from its content, so that it is one outcome however often it is concluded."""
+    Its id follows from its content, so that it is one outcome however often it is concluded; no client may give such an
+    id to what it reports."""
     identity = (conclusion.name, conclusion.about, turn.inference_id, str(conclusion.place), version)
     return Outcome(
-        outcome_id=OutcomeId(str(uuid.uuid5(_CONCLUSIONS, "\0".join(identity)))),
+        outcome_id=OutcomeId(DERIVED + str(uuid.uuid5(_CONCLUSIONS, "\0".join(identity)))),
         inference_id=conclusion.about,
         session_id=None,
         namespace=turn.namespace,

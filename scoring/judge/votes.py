@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from core.events import Completion, Outcome
-from core.ids import OutcomeId
+from core.ids import JUDGED, OutcomeId
 from core.settings import JudgeSettings
 
 _JUDGEMENTS: Final = uuid.UUID("2b7f6a52-8f0b-5d0f-a5c4-6f5d5a0f7e31")
@@ -64,7 +64,7 @@ def judgement(turn: Completion, votes: Sequence[Vote], name: str, version: str, 
     value = median(votes)
     nearest = min(votes, key=lambda vote: abs(vote.score - value))
     return Outcome(
-        outcome_id=OutcomeId(str(uuid.uuid5(_JUDGEMENTS, "\0".join((turn.inference_id, name, version))))),
+        outcome_id=OutcomeId(JUDGED + str(uuid.uuid5(_JUDGEMENTS, "\0".join((turn.inference_id, name, version))))),
         inference_id=turn.inference_id,
         session_id=None,
         namespace=turn.namespace,

@@ -61,16 +61,29 @@ class Conversation:
 
     def __init__(self, referenced: Mapping[str, AssistantMessage]) -> None:
         """Begin one. `referenced` has what items that are named by their id alone say."""
-        self.messages: list[ChatMessage] = []
+        self._messages: list[ChatMessage] = []
         self.places: dict[str, str] = {}
         self.ignored: list[str] = []
         self._referenced = referenced
         self._said: AssistantMessage | None = None  # by the model, and perhaps not all of it yet
+        self._thought: list[str] = []  # of what was said: there may be thousands of parts, which are joined once
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        self._join_thought()
+        return self._messages
+
+    def _join_thought(self) -> None:
+        if self._said is not None and len(self._thought) > 1:
+            self._thought = ["".join(self._thought)]
+            self._said.reasoning_content = self._thought[0]
 
     def add(self, message: ChatMessage, place: str) -> None:
-        self.places[f"messages[{len(self.messages)}]"] = place
-        self.messages.append(message)
+        self._join_thought()
+        self.places[f"messages[{len(self._messages)}]"] = place
+        self._messages.append(message)
         self._said = message if isinstance(message, AssistantMessage) else None
+        self._thought = [message.reasoning_content or ""] if isinstance(message, AssistantMessage) else []
 
     def add_item(self, item: msgspec.Struct, place: str) -> None:
         """Add what an item says. Raises InvalidRequest naming what the model cannot be shown."""
@@ -89,7 +102,7 @@ class Conversation:
             case CustomCallItem():
                 self._call(item.call_id, item.name, msgspec.json.encode({"input": item.input}).decode(), place)
             case CallOutputItem():
-                self.places[f"messages[{len(self.messages)}].tool_call_id"] = f"{place}.call_id"
+                self.places[f"messages[{len(self._messages)}].tool_call_id"] = f"{place}.call_id"
                 self.add(ToolMessage(self._content(item.output, f"{place}.output"), item.call_id), place)
             case ItemReference():
                 self._say(self._referenced[item.id], place)
@@ -104,7 +117,7 @@ class Conversation:
             self.add(msgspec.structs.replace(more, tool_calls=[*(more.tool_calls or ())] or UNSET), place)
             return
         said.content = said.content or more.content
-        said.reasoning_content = (said.reasoning_content or "") + (more.reasoning_content or "") or UNSET
+        self._thought += [more.reasoning_content] if more.reasoning_content else []
         if more.tool_calls:
             said.tool_calls = said.tool_calls or []
             said.tool_calls += more.tool_calls  # in place, since there may be thousands

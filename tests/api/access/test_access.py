@@ -21,7 +21,7 @@ from api.access.routes import ACCESS, Need, check_routes
 from api.app import create_app
 from core.errors import ConfigError
 from core.events import Reward
-from core.ids import Namespace, SessionId
+from core.ids import DERIVED, Namespace, OutcomeId, SessionId
 from core.operations.keys import KeyWish, make_key
 from core.settings import ApiSettings
 
@@ -337,6 +337,26 @@ def test_nobody_replaces_what_another_key_said(service: Service, made: list[Made
         "to see is not to change"
     )
     assert service.post("/v1/feedback", amended, **bearer(MAKERS["same name"])).status_code == 200
+
+
+def test_nobody_withdraws_what_the_service_concluded(service: Service, made: list[Made]) -> None:
+    """A report of the same counts instead, and an administrator may."""
+    turn = service.turn(made[1].inference_id)
+    told = {"name": "plan_useful", "source": "derived", "user_id": turn.user_id, "key_id": None}
+    concluded = made_events.outcome(turn, outcome_id=OutcomeId(DERIVED + "1"), namespace=turn.namespace, **told)
+    with service.store.work() as work:
+        work.outcomes.put([concluded])
+    path, ada = f"/v1/feedback/{DERIVED}1", bearer(MAKERS["ada"])
+    assert service.get(path, **ada).status_code == 200
+    assert service.delete(path, **ada).status_code == 404
+    amended = {
+        "inference_id": turn.inference_id,
+        "metric_name": "plan_useful",
+        "value": False,
+        "supersedes": DERIVED + "1",
+    }
+    assert service.post("/v1/feedback", amended, **ada).status_code == 404
+    assert service.delete(path, **bearer(Caller("same name", "admin").key)).status_code == 200
 
 
 def test_a_story_holds_what_its_reader_may_see(service: Service, made: list[Made]) -> None:

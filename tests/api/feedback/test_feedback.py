@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_policy import Script
 
+from core.ids import RESERVED
+
 UNKNOWN = "0192f0c1-2345-7890-abcd-0123456789ab"
 
 
@@ -158,6 +160,7 @@ def test_no_number_is_larger_than_sums_of_it_can_hold(quick_service: Service, va
         ({"inference_id": UNKNOWN, "colour": 1}, "colour"),
         ({"inference_id": UNKNOWN, "source": "derived"}, "source"),
         ({"inference_id": UNKNOWN, "feedback_id": "with space"}, "feedback_id"),
+        *[({"inference_id": UNKNOWN, "feedback_id": f"{start}1"}, "feedback_id") for start in RESERVED],
         ({"inference_id": UNKNOWN, "tool_call_id": "c" * 513}, "tool_call_id"),
         ({"inference_id": UNKNOWN, "evidence": "x" * 262_145}, "evidence"),
         ({"inference_id": UNKNOWN, "observed_at": "2026-01-02T03:04:05"}, "observed_at"),

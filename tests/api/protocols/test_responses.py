@@ -12,6 +12,10 @@ from openresponses_types import types as open_responses
 from pydantic import TypeAdapter
 from scripted_policy import Script, says
 
+from api.protocols.responses.items import Conversation
+from api.requests.messages import AssistantMessage
+from api.requests.responses import MessageItem, ReasoningItem, ReasoningText
+
 WEATHER: Any = {
     "type": "function",
     "name": "get_weather",
@@ -275,6 +279,21 @@ def test_a_header_says_on_each_route_that_no_words_are_stored(service: Service, 
     turn = service.turn(answer.headers["x-onward-inference-id"])
     assert (turn.messages, turn.token_ids, turn.learn) == ((), (), False)
     assert turn.unstored is not None
+
+
+def test_thinking_in_many_items_is_joined_once() -> None:
+    """Joined anew with each item, 32 MiB of a body would take minutes."""
+    count, part = 160_000, "x" * 200
+    conversation, item = Conversation({}), ReasoningItem(type="reasoning", content=[ReasoningText(part)])
+    for place in range(count):
+        conversation.add_item(item, f"input[{place}]")
+    conversation.add_item(MessageItem(role="assistant", content="so"), "input[n]")
+    conversation.add_item(item, "input[n+1]")
+    said, again = conversation.messages
+    assert isinstance(said, AssistantMessage)
+    assert isinstance(again, AssistantMessage)
+    assert (said.content, again.reasoning_content) == ("so", part)
+    assert said.reasoning_content == part * count
 
 
 def test_items_may_be_named_by_their_ids(service: Service) -> None:

@@ -8,6 +8,7 @@ import pytest
 from ready_stores import open_in_memory
 
 from core.events import Completion, Outcome, ToolCall
+from core.ids import RESERVED
 from core.reward_spec import DerivedSpec, RewardSpec
 from core.unstored import without_words
 from scoring.derived.survival import share_left
@@ -105,6 +106,7 @@ def test_what_was_concluded_stands_beside_what_was_said(lab: ModuleType, chat: C
     store.close()
     assert (outcome.name, outcome.value, outcome.source) == ("follow_up", True, "derived")
     assert outcome.outcome_id in transaction.rewards[0].outcome_ids
+    assert outcome.outcome_id.startswith(RESERVED), "else a client, who can compute it, could have it before"
 
 
 # ------------------------------------------------------------------------------------------------ the user's words

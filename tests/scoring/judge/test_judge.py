@@ -26,6 +26,7 @@ from stepping import step
 from core import telemetry
 from core.errors import ConfigError, LogUnavailable
 from core.events import Completion, Event, ToolCall, Topic
+from core.ids import RESERVED
 from core.ports import Position
 from core.reward_spec import RewardSpec, load_reward_spec
 from core.settings import IngestSettings, load_settings
@@ -428,6 +429,7 @@ def test_a_judgement_reaches_the_reward_of_a_spec_that_weighs_it(
     assert reward.components == {"accepted": 0.5, "judgement": 0.375}
     assert "judgement +0.38" in reward.why
     assert judging.about(judged).outcome_id in reward.outcome_ids
+    assert judging.about(judged).outcome_id.startswith(RESERVED), "so that no client has it before"
 
 
 def test_the_shipped_spec_takes_it_and_gives_it_no_weight(
