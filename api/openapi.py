@@ -1,5 +1,6 @@
 """The parts of the OpenAPI document that FastAPI cannot see: bodies and answers that are msgspec structs."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -35,6 +36,8 @@ _GENERATING: dict[str, tuple[str, type, type, type]] = {
 """Of each route: its name, and the structs of its body, of its answer, and of the parts of a streamed one."""
 _OF_OPERATORS = (OrderBody, AckBody, KeyBody, RotateBody, RevokeBody)
 _OTHERS = (CountBody, TokenCount, FeedbackBody, FeedbackBatch, ContinueData, TabbyEvent, *_OF_OPERATORS)
+_FOREIGN = (*(body for _, body, _, _ in _GENERATING.values()), CountBody, ContinueData, TabbyEvent)
+"""The bodies in whose whole depth fields that nobody knows are ignored by name (`api/http/foreign.py`)."""
 _STRUCTS = (*dict.fromkeys(struct for _, *structs in _GENERATING.values() for struct in structs), *_OTHERS)
 _SESSION_HEADERS = {
     "X-Session-Id": "The session of this turn; inferred from the messages when absent",
@@ -88,6 +91,8 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(
         _STRUCTS, schema_hook=_own_type, ref_template="#/components/schemas/{name}"
     )
+    for name in _within([struct.__name__ for struct in _FOREIGN], schemas):
+        schemas[name].pop("additionalProperties", None)
     components = document.setdefault("components", {}).setdefault("schemas", {})
     components.update({**schemas, "Error": _ERROR, "Status": _STATUS})
     paths = document["paths"]
@@ -102,6 +107,27 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
             operation["responses"]["4XX"] = _content("The request is at fault", {"application/json": error})
             operation["responses"]["5XX"] = _content("The service is at fault", {"application/json": error})
     return document
+
+
+def _within(names: list[str], schemas: dict[str, Any]) -> set[str]:
+    """Return the names of these schemas, and of all that they refer to."""
+    found: set[str] = set()
+    while names:
+        name = names.pop()
+        if name not in found:
+            found.add(name)
+            names += [each.rpartition("/")[2] for each in _references(schemas[name])]
+    return found
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if isinstance(part.get("$ref"), str):
+            yield part["$ref"]
+        part = list(part.values())
+    if isinstance(part, list):
+        for each in part:
+            yield from _references(each)
 
 
 def _own_type(kind: type) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import string
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import re2  # type: ignore[import-untyped]
@@ -13,7 +13,8 @@ _LEAST: Final = 8
 _known: set[str] = set()
 _IN_URL: Final = re2.compile(r"(://[^\s/@:]*):[^\s/@]+@")
 _BY_NAME: Final = re2.compile(r"(?i)\b(password|passwd|sslpassword)=('[^']*'|[^\s&;,'\")]+)")
-_BEARER: Final = re2.compile(r"(?i)\bBearer\s+[!-~]+")
+_BEARER: Final = re2.compile(r"(?i)\bBearer\s+([!-~]+)")
+PLACEHOLDER: Final = "KEY"  # which stands for a key where we say how one is sent
 
 
 def keep(secrets: Iterable[str]) -> None:
@@ -26,7 +27,11 @@ def redacted(text: str) -> str:
     for secret in sorted(_known, key=len, reverse=True):
         text = text.replace(secret, SHOWN)
     text = _IN_URL.sub(rf"\1:{SHOWN}@", text)
-    return str(_BEARER.sub(f"Bearer {SHOWN}", _BY_NAME.sub(rf"\1={SHOWN}", text)))
+    return str(_BEARER.sub(_hidden, _BY_NAME.sub(rf"\1={SHOWN}", text)))
+
+
+def _hidden(found: Any) -> str:
+    return str(found[0]) if found[1].rstrip(",.;)") == PLACEHOLDER else f"Bearer {SHOWN}"
 
 
 def password_of(url: str) -> str | None:

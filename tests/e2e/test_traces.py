@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from receiver import Receiver, receiver
 from service_tree import Service, user, wait_for
-from trace_collector import Collector, collector
 
 MakeService = Callable[..., Service]
 CALLER = "0af7651916cd43dd8448eb211c80319c"
@@ -12,13 +12,13 @@ STEPS = {"turn", "prepare", "engine", "log", "store", "outcome", "reward", "upda
 
 
 @pytest.fixture
-def taker() -> Iterator[Collector]:
-    with collector() as found:
+def taker() -> Iterator[Receiver]:
+    with receiver() as found:
         yield found
 
 
 def test_a_turn_is_one_trace_from_the_request_to_the_version_that_serves(
-    make_service: MakeService, taker: Collector
+    make_service: MakeService, taker: Receiver
 ) -> None:
     """The spans of two processes have one trace's id, which nothing carried from one to the other."""
     service = make_service(tracing__url=taker.url, learner__batch__turns=4, learner__batch__min_turns=4).start()

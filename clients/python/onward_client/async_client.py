@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,15 @@ class AsyncOnward:
     def _make_openai(self, headers: Any) -> "openai.AsyncOpenAI":
         import openai
 
-        return openai.AsyncOpenAI(**self._connection.openai_options(headers))
+        class Http(openai.DefaultAsyncHttpxClient):
+            def __del__(self) -> None:  # as openai's own has it: nobody closes the clients of sessions
+                with suppress(RuntimeError):  # there is no loop any more
+                    loop = asyncio.get_running_loop()
+                    if not self.is_closed:
+                        loop.create_task(self.aclose())  # noqa: RUF006 - the loop holds it while it closes
+
+        http = Http(mounts=settings.DIRECT)
+        return openai.AsyncOpenAI(**self._connection.openai_options(headers), http_client=http)
 
     async def feedback(self, answer: Any, metric: str, value: bool | float | str | None = None, **details: Any) -> str:
         """Queue feedback on an answer, and return its id: see `Onward.feedback`."""

@@ -74,7 +74,13 @@ class Onward:
     def _make_openai(self, headers: Any) -> "openai.OpenAI":
         import openai
 
-        return openai.OpenAI(**self._connection.openai_options(headers))
+        class Http(openai.DefaultHttpxClient):
+            def __del__(self) -> None:  # as openai's own has it: nobody closes the clients of sessions
+                if not self.is_closed:
+                    self.close()
+
+        http = Http(mounts=settings.DIRECT)
+        return openai.OpenAI(**self._connection.openai_options(headers), http_client=http)
 
     def feedback(self, answer: Any, metric: str, value: bool | float | str | None = None, **details: Any) -> str:
         """Queue feedback on an answer, and return its id; the service hears of it soon.

@@ -58,7 +58,8 @@ def _say(count: int, heads: int, found: list[Tampered]) -> None:
     if len(found) > _MOST_SHOWN:
         console.print(f"and {len(found) - _MOST_SHOWN} more")
     beside = "no head was kept, so that nobody can say whether its end is missing" if not heads else f"heads: {heads}"
-    console.print(f"{count} entries; {beside}; {'the trail is whole' if not found else 'the trail was changed'}")
+    entries = f"{count} {'entry' if count == 1 else 'entries'}"
+    console.print(f"{entries}; {beside}; {'the trail is whole' if not found else 'the trail was changed'}")
 
 
 def export(directory: Path, overrides: Mapping[str, str], out: Path, namespace: str | None) -> None:

@@ -35,11 +35,15 @@ def test_no_proxy_stands_before_this_machine(service: Service, monkeypatch: pyte
 
     async def work() -> int:
         async with AsyncOnward(service.url) as onward:
+            async with onward.session().openai() as inner:
+                assert (await inner.completions.create(model=MODEL, prompt="hi")).choices
             await onward.feedback(answer, "accepted", True)
             return await onward.flush(WAIT_S)
 
     assert asyncio.run(work()) == 0
     with Onward(service.url) as onward:
+        with onward.session().openai() as inner:
+            assert inner.completions.create(model=MODEL, prompt="hi").choices
         onward.feedback(answer, "accepted", True)
         assert onward.flush(WAIT_S) == 0
 

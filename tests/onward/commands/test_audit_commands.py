@@ -48,6 +48,12 @@ def directory(tmp_path: Path) -> Path:
 def test_a_whole_trail_is_said_to_be_whole(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert is_whole(directory)
     assert json.loads(capsys.readouterr().out) == {"entries": 4, "heads": 1, "found": []}
+    first = directory.parent / "first.jsonl"
+    export(directory, KEY, first, None)
+    first.write_text(first.read_text().partition("\n")[0] + "\n")
+    capsys.readouterr()
+    verify(directory, KEY, first, [], as_json=False)
+    assert "1 entry; heads: 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from core.errors import ConfigError, StoreUnavailable
 from core.secrets import redacted
 from core.settings import Settings, load_settings
 from core.settings.secret import NAMES, URLS, secrets_of
+from onward import cli
 from onward.cli import app
 from onward.commands.doctor import examine
 from onward.commands.options import overrides_of
@@ -56,6 +57,7 @@ def test_a_folder_that_is_not_ours_to_narrow_is_named(
         ("host=db password=pass user=a", "host=db password=*** user=a"),
         ("postgresql://db/onward?user=a&password=pass&sslmode=require", "postgresql://db/onward?user=a&password=***&sslmode=require"),
         ("Authorization: Bearer sk-123", "Authorization: Bearer ***"),
+        ("send Authorization: Bearer KEY, or x-api-key: KEY", "send Authorization: Bearer KEY, or x-api-key: KEY"),
         ("a planted-secret of two: planted-secret-longer", "a *** of two: ***"),
         ("onward serves at http://127.0.0.1:8700 (user@host)", "onward serves at http://127.0.0.1:8700 (user@host)"),
     ],
@@ -63,6 +65,15 @@ def test_a_folder_that_is_not_ours_to_narrow_is_named(
 def test_secrets_are_kept_out(said: str, shown: str) -> None:
     secrets.keep(["planted-secret", "planted-secret-longer", "short"])
     assert redacted(said) == shown
+
+
+def test_no_command_asks_a_proxy_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setenv("no_proxy", "intern")
+    monkeypatch.setattr(cli, "keep_private", lambda: None)
+    monkeypatch.setattr(cli, "app", lambda: seen.append(os.environ["no_proxy"]))
+    cli.main()
+    assert seen == ["intern,localhost,127.0.0.1,::1"]
 
 
 def test_the_doctor_shows_none(

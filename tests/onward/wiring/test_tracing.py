@@ -5,7 +5,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 
-from trace_collector import collector
+from receiver import receiver
 
 from core import tracing
 from core.ids import PolicyRef, SessionId, new_inference_id
@@ -22,7 +22,7 @@ def settings(url: str, **fields: object) -> Settings:
 
 
 def test_spans_arrive_as_they_were_recorded() -> None:
-    with collector() as taker:
+    with receiver() as taker:
         with traced(settings(f"{taker.url}/", token="abc"), "writer"):
             root = tracing.root_of(TURN)
             assert root is not None
@@ -45,12 +45,12 @@ def test_spans_arrive_as_they_were_recorded() -> None:
     version = tracing.root_of_version(_version())
     assert spans["store"].links == [(f"{version.trace_id:032x}", f"{version.span_id:016x}")]
     assert {each.process for each in taker.spans} == {"writer"}
-    assert taker.headers[0]["authorization"] == "Bearer abc"
+    assert taker.requests[0].headers["authorization"] == "Bearer abc"
 
 
 def test_a_collector_that_takes_nothing_holds_nobody_up() -> None:
-    with collector() as taker:
-        taker.answers = False
+    with receiver() as taker:
+        taker.status = 503
         began_s = time.monotonic()
         with traced(settings(taker.url, timeout_s=0.5, queue=512), "api"):
             for number in range(2000):

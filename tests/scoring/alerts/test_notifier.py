@@ -12,7 +12,7 @@ from typing import Any
 
 import made_events
 import pytest
-from alert_receiver import Receiver, receiver
+from receiver import Receiver, receiver
 
 from core.clock import SystemClock
 from core.ids import Namespace

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import made_events
 import pytest
-from alert_receiver import Receiver, receiver
+from receiver import Receiver, receiver
 from service_tree import wait_for
 from stage_processes import StageProcess
 
