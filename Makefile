@@ -25,7 +25,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes: where Python may not keep bytecode, each of them compiles all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install clients demo run docs services services-down browser ide unit test quick timed verify verify-parts deep deep-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
+.PHONY: install clients demo run docs services services-down browser sandbox ide unit test quick timed verify verify-parts deep deep-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -54,6 +54,9 @@ services-down: ## stop them
 
 browser: ## Debian's headless Chromium in build/browser, for the tests of the console
 	@$(PYTHON) -m deploy.browser
+
+sandbox: ## bubblewrap for the sandboxes of agents, in build/sandbox where it is not installed
+	@$(PYTHON) -m deploy.sandbox
 
 ide: ## VS Code in the browser (code-server) in build/ide, for the tests of clients/vscode; needs node 20 and a compiler
 	@$(PYTHON) -m deploy.ide
@@ -110,8 +113,8 @@ check: install ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sglang_overhead, swap_stall and idle_tree `make sglang-cpu`
-	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials off_policy_trials regret staleness late_outcomes monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall idle_tree); do $(BIN)/python -m bench $$name || exit 1; done
+bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sandboxes `make sandbox`, sglang_overhead, swap_stall and idle_tree `make sglang-cpu`
+	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials off_policy_trials regret staleness late_outcomes monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall idle_tree sandboxes); do $(BIN)/python -m bench $$name || exit 1; done
 
 gpu: install ## MODEL in the whole service on this machine's GPUs: serving, learning by adapters and whole, swaps; says so where there is none
 	$(BIN)/python -m bench gpu --model $(or $(MODEL),models/tiny)
@@ -139,7 +142,7 @@ $(SGLANG)/.installed: $(wildcard deploy/sglang-cpu/*) $(wildcard deploy/sglang-c
 COMPILE := uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header pyproject.toml
 
 lock: install ## requirements.lock anew from pyproject.toml, and the images' parts of it
-	$(BIN)/$(COMPILE) --extra torch --extra demo --extra docs --extra dev -o requirements.lock
+	$(BIN)/$(COMPILE) --extra torch --extra demo --extra docs --extra environments --extra dev -o requirements.lock
 	@sed -i '1i # Exact versions with hashes; made by `make lock`, installed by `make install`.' requirements.lock
 	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate -o deploy/light.lock
 	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate --extra docs -o deploy/docs.lock

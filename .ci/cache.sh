@@ -31,7 +31,7 @@ describe() {
         works=".sglang/bin/python -m uv --version"
         ;;
     browser)
-        path=build/browser files=(deploy/browser.py)
+        path=build/browser files=(deploy/browser.py deploy/debian.py)
         works="build/browser/chromium --version" # it brings those libraries that the system lacked
         ;;
     ide) path=build/ide files=(deploy/ide.py) ;;

@@ -35,6 +35,7 @@ OURS = (
     "learner",
     "serving",
     "onward",
+    "environments",
     "simulator",
     "kernels",
     "tests/faults",

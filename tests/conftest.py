@@ -84,6 +84,8 @@ _DEEP = (
     "tests/e2e/test_pretrained_demo.py",
     "tests/e2e/test_real_model.py",
     "tests/e2e/test_traces.py",
+    "tests/environments/sandboxes/escapes/test_greed.py",
+    "tests/environments/sandboxes/escapes/test_walls.py",
     "tests/faults/test_backlog.py",
     "tests/faults/test_late_services.py",
     "tests/faults/test_rebalances.py",

@@ -31,7 +31,7 @@ class Part:
 
 INSTALL = Part("install", "make install", 180, is_needed=True, makes="venv")
 SERVICES = Part("services", "make services", 40, is_needed=True)
-BROWSER = Part("browser", "make browser", 40, is_needed=True, makes="browser")
+BROWSER = Part("browser", "make browser sandbox", 40, is_needed=True, makes="browser")
 SGLANG = Part("sglang", "make sglang-cpu", 200, is_needed=True, makes="sglang")
 
 CHECK = (
