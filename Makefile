@@ -25,7 +25,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes: where Python may not keep bytecode, each of them compiles all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install clients demo run docs services services-down browser sandbox ide unit test quick timed verify verify-parts deep deep-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
+.PHONY: install reasoning clients demo run docs services services-down browser sandbox ide unit test quick timed verify verify-parts deep deep-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -35,6 +35,12 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet $(if $(TORCH_WHEELS),--find-links $(TORCH_WHEELS) --no-verify-hashes,--require-hashes) -r requirements.lock
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true # once, for the many processes to come
+	@touch $@
+
+reasoning: $(VENV)/.reasoning ## reasoning-gym, whose questions are tasks for agents; needs a C compiler and the headers of Python
+
+$(VENV)/.reasoning: deploy/reasoning.lock | install
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r deploy/reasoning.lock
 	@touch $@
 
 demo: install $(if $(filter sglang,$(ENGINE)),sglang-cpu) $(if $(MODE),services) $(filter smollm2,$(MODEL)) ## the whole loop with simulated users; SECONDS, SEED, SHIFT=1, ENGINE=sglang, MODE=distributed, MODEL=smollm2
@@ -146,6 +152,7 @@ lock: install ## requirements.lock anew from pyproject.toml, and the images' par
 	@sed -i '1i # Exact versions with hashes; made by `make lock`, installed by `make install`.' requirements.lock
 	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate -o deploy/light.lock
 	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate --extra docs -o deploy/docs.lock
+	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate --extra reasoning -o deploy/reasoning.lock
 	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate --extra torch --extra demo -o deploy/torch.lock
 	@sed -i '1i # Of requirements.lock what an image needs; made by `make lock`.' deploy/light.lock deploy/docs.lock deploy/torch.lock
 	deploy/sglang-cpu/lock.sh $(CURDIR)/$(BIN)/uv

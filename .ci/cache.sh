@@ -23,7 +23,7 @@ describe() {
     works=true
     case $1 in
     venv)
-        path=.venv files=(requirements.lock deploy/no_wheel.py)
+        path=.venv files=(requirements.lock deploy/reasoning.lock deploy/no_wheel.py)
         works=".venv/bin/uv --version && .venv/bin/pytest --version"
         ;;
     sglang)

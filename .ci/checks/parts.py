@@ -29,7 +29,7 @@ class Part:
     environment: tuple[tuple[str, str], ...] = ()
 
 
-INSTALL = Part("install", "make install", 180, is_needed=True, makes="venv")
+INSTALL = Part("install", "make install reasoning", 180, is_needed=True, makes="venv")
 SERVICES = Part("services", "make services", 40, is_needed=True)
 BROWSER = Part("browser", "make browser sandbox", 40, is_needed=True, makes="browser")
 SGLANG = Part("sglang", "make sglang-cpu", 200, is_needed=True, makes="sglang")

@@ -2,7 +2,7 @@
 
     python -m bench reasoning [--tasks gcd syllogism basic_arithmetic] [--minutes 10] [--seed 0]
 
-It needs `make smollm2`, and reasoning-gym: `.venv/bin/python -m uv pip install -e .[bench]`. For each task a service of
+It needs `make smollm2`, and reasoning-gym: `make reasoning`. For each task a service of
 its own starts with the settings of `make demo MODEL=smollm2`. Users ask for `--minutes` and say whether an answer was
 right by the task's own scorer; before and after that the same held-out questions are asked at temperature 1. Runs are
 merged by name into `bench/results/reasoning_runs.json`. A row holds where the 95 % interval of the gain lies above 0;

@@ -25,7 +25,7 @@ def test_unlucky():
     seen.touch()
     assert was_seen, {words!r}
 """
-_TARGETS = ("services", "browser", "sandbox", "install", "sglang-cpu")
+_TARGETS = ("services", "browser", "sandbox", "install", "reasoning", "sglang-cpu")
 _TARGETS += ("check", "docs", "bench-check", "clients", "hostile")
 _TESTS = ("quick", "timed", "verify-parts", "compose-test")
 

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from environments.sandboxes.images.images import Image, UnpackedImages
@@ -32,10 +32,15 @@ PROGRAMS = [
 ]
 
 
-def image(directory: Path) -> Image:
-    """Return an image of this machine's shell and a few tools, packed by us and unpacked by the product."""
+def image(directory: Path, more: Sequence[str] = ()) -> Image:
+    """Return an image of this machine's shell and a few tools, packed by us and unpacked by the product.
+
+    `more` are tools beside these."""
     archive = directory / "image.tar"
-    layers = [packed_files(_system()), packed_files({"app/readme": b"of the image\n", "etc/motd": b"hello\n"})]
+    layers = [
+        packed_files(_system([*PROGRAMS, *more])),
+        packed_files({"app/readme": b"of the image\n", "etc/motd": b"hello\n"}),
+    ]
     write_docker_archive(archive, layers, {"Env": ["PLACE=image"], "WorkingDir": "/app"})
     return UnpackedImages(directory / "images").get(archive)
 
@@ -51,10 +56,10 @@ def write_docker_archive(archive: Path, layers: list[bytes], config: dict[str, o
     archive.write_bytes(packed_files(files))
 
 
-def _system() -> dict[str, bytes]:
+def _system(programs: Sequence[str]) -> dict[str, bytes]:
     """Return the programs with the libraries that they load, by their places in the image."""
     found: dict[str, bytes] = {"etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n", "root/.profile": b""}
-    for name in PROGRAMS:
+    for name in programs:
         path = shutil.which(name)
         assert path is not None, name
         found[f"bin/{name}"] = Path(path).read_bytes()

@@ -1,0 +1,3 @@
+#!/bin/sh
+cd /tests
+python -I judge.py
