@@ -90,7 +90,7 @@ deep-parts: install sglang-cpu ## those of its tests that need no machine of the
 	$(BIN)/python -m pytest -m "deep and $(TOGETHER)" --numprocesses $(WORKERS) --dist loadscope $(if $(NAME),-k "$(NAME)")
 
 clients: build/clients/.installed ## clients and editors of others, unmodified, each at a task of its own; ends with a table
-	$(BIN)/python -m pytest -m clients -s tests/clients
+	$(BIN)/python -m pytest -m clients -s tests/clients tests/environments/harness
 
 build/clients/.installed: $(wildcard tests/clients/locks/*.lock tests/clients/node/*.json) tests/clients/install.sh | install
 	tests/clients/install.sh $(CURDIR)/$(BIN)/uv $(PYTHON)
@@ -120,7 +120,7 @@ check: install ## format, lint, types, layers
 	$(BIN)/lint-imports
 
 bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sandboxes `make sandbox`, sglang_overhead, swap_stall and idle_tree `make sglang-cpu`
-	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials off_policy_trials regret staleness late_outcomes monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall idle_tree sandboxes); do $(BIN)/python -m bench $$name || exit 1; done
+	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials off_policy_trials regret staleness late_outcomes monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall idle_tree sandboxes code_search); do $(BIN)/python -m bench $$name || exit 1; done
 
 gpu: install ## MODEL in the whole service on this machine's GPUs: serving, learning by adapters and whole, swaps; says so where there is none
 	$(BIN)/python -m bench gpu --model $(or $(MODEL),models/tiny)

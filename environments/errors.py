@@ -22,11 +22,15 @@ class TaskError(EnvironmentFault):
 class InfrastructureFailure(EnvironmentFault):
     """The sandbox, the disk, the service or the machine failed: no fault of the agent's, and no reward.
 
-    `part` names what failed: sandbox, image, disk, service, verifier, machine."""
+    `part` names what failed: sandbox, image, disk, service, harness, verifier, machine."""
 
     def __init__(self, part: str, message: str) -> None:
         super().__init__(f"{part}: {message}")
         self.part = part
+
+
+class OutOfTime(EnvironmentFault):
+    """The harness used up the time that the task gives an agent."""
 
 
 class NoVerdict(InfrastructureFailure):

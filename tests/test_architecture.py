@@ -190,6 +190,7 @@ INSIDE = ROOT / "environments" / "sandboxes" / "inside"
 THREADS = {
     "api/live_state/redis_announcer.py": "speaks to Redis",
     "core/store/database/listening.py": "hears what the database tells",
+    "environments/harness/others/relay.py": "carries bytes, inside a sandbox",
     "ingest/group_commit.py": "writes appends",
     "ingest/kafka/producer.py": "speaks to Kafka",
     "ingest/spool/spool.py": "drains a spool",

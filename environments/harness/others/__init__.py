@@ -1,0 +1,1 @@
+"""Harnesses of others, which take the place of ours in a rollout."""

@@ -1,0 +1,1 @@
+"""What the model may do in its sandbox, one file a family; `offered` has the table of all."""
