@@ -10,7 +10,9 @@ from core.section import Section
 
 class GateSettings(Section):
     max_kl: float = Field(default=1.0, gt=0)
-    """Largest mean KL divergence per token to the live version, on the probe set."""
+    """Largest mean KL divergence per token to the live version, on the probe set, whatever is usual."""
+    usual_kl_times: float = Field(default=10.0, gt=1)
+    """How many times the usual KL of an update a learner's version may have, once eight were seen."""
     min_entropy: float = Field(default=1e-4, ge=0)
     """Smallest mean entropy per token (nats)."""
     max_entropy_share: float = Field(default=0.8, gt=0, le=1)

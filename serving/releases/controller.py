@@ -18,7 +18,7 @@ any point, and the next one goes on. A version is said to be live when engines s
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ from serving.releases.canaries.verdict import CanaryVerdict
 from serving.releases.canary import Canary
 from serving.releases.cases import CaseGate
 from serving.releases.chain import Chain
-from serving.releases.gate import check
+from serving.releases.gate import UsualKl, check
 from serving.releases.keeping import Keeping
 from serving.releases.orders import OrderExecutor, OrderOutcome
 from serving.releases.targets import Intent, can_split, leaves_users, plan
@@ -79,6 +79,7 @@ class ReleaseController(Stage):
         self._orders = OrderExecutor(store, self._cluster, settings, vocabulary, clock)
         self._canary = Canary(log, self._cluster, settings, clock)
         self._cases = cases
+        self._usual_kl = UsualKl()
         self._current: PolicyRef | None = None  # the candidate under way
         self._swapped_at_s = float("-inf")
 
@@ -192,7 +193,7 @@ class ReleaseController(Stage):
         figures = view.verified_by(candidate.version)
         if why is None and figures is not None:
             try:
-                check(figures, self._vocabulary, self._settings.gate)
+                check(figures, self._vocabulary, self._settings.gate, self._most_kl(candidate, figures))
             except GateRefused as error:
                 why = error.why
         if why is not None:
@@ -208,6 +209,14 @@ class ReleaseController(Stage):
             self._write(view, [step], lambda work: self._canary.begin(work, view, candidate.version))
             return None
         return self._roll_out(view, candidate.version, passed)
+
+    def _most_kl(self, candidate: PolicyVersion, figures: Mapping[str, float]) -> float | None:
+        """Return the KL that is usual; None for a proposed version, which is no update of the learner's."""
+        if candidate.is_proposed:
+            return None
+        with self._store.look() as stored:
+            updates = len(stored.policies.states_of_lineage(candidate.version)) - 1
+        return self._usual_kl.most(candidate.version, figures["kl_to_live"], max(1, updates), self._settings.gate)
 
     def _try_cases(self, view: ReleaseView, candidate: PolicyVersion, cases: CaseGate) -> Intent | None:
         """Let an engine serve the candidate, to no user, until its cases have judged it."""

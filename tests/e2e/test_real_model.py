@@ -33,6 +33,7 @@ SETTINGS = {
     "release.canary.maturity_s": 0,
     "release.canary.horizon_turns": 4,
     "release.gate.max_kl": 10.0,
+    "release.gate.usual_kl_times": 1e6,
 }
 ASKED = ("Name a colour.", "Say hello.", "What is 2 + 2?", "Name an animal.", "Name a city.", "Is water wet?")
 

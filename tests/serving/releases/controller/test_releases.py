@@ -14,8 +14,10 @@ from stepping import step
 from core import telemetry
 from core.events import GateVerdict, Topic
 from core.ids import PolicyRef, base_ref
+from core.settings import GateSettings
 from core.settings.serving import VersionSettings
 from core.store.operators.version_files import Kept
+from serving.releases.gate import LITTLE, UsualKl
 from serving.releases.keeping import thinned
 from serving.weights.published import BlobWeights
 
@@ -215,6 +217,31 @@ def test_what_lies_on_a_bound_passes(world: ReleaseWorld) -> None:
     for version, figures in enumerate(bounds, 2):
         world.engine.figures[version] = {**FINE, **figures}
         assert world.release(version - 1) == version
+
+
+def test_a_version_that_jumps_is_refused_by_what_is_usual(world: ReleaseWorld) -> None:
+    for live in range(1, 9):
+        world.release(live)
+    jumped = world.publish(9)
+    world.engine.figures[jumped] = {**FINE, "kl_to_live": 0.11}
+    world.run()
+    assert world.states()[jumped] == "rejected"
+    assert "KL to the live version 0.11 is above 0.1, as far as updates usually go" in world.why(jumped)
+    world.publish(9)
+    world.engine.figures[12] = {**FINE, "kl_to_live": 0.3}
+    assert world.release(11) == 12, "two updates in one direction go four times as far"
+    world.engine.figures[13] = {**FINE, "kl_to_live": 0.9}
+    world.publish(12, verdict=GateVerdict(action="pass", why="ten cases"))
+    world.run()
+    assert world.check_one_lives() == 13, "what was made offline is no update"
+
+
+def test_steps_that_are_larger_for_good_become_usual() -> None:
+    usual, settings = UsualKl(), GateSettings()
+    assert [usual.most(base_ref(number), 1e-4, 1, settings) for number in range(20)][-1] == LITTLE
+    bounds = [usual.most(base_ref(number), 0.3, 1, settings) for number in range(20, 30)]
+    assert bounds == [LITTLE] * 8 + [1.0] * 2, "and never beyond the settings"
+    assert usual.most(base_ref(29), math.nan, 1, settings) == 1.0, "asked again, it is no evidence"
 
 
 def test_corrupt_weights_are_rejected_by_name(world: ReleaseWorld) -> None:
