@@ -1,7 +1,9 @@
 """Means of values whose units (users, sessions) resemble themselves more than each other."""
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 Values = Sequence[tuple[str, float]]  # by unit
 
@@ -36,3 +38,96 @@ def smoothed(error: float, share: float, count: int) -> float:
 def effective_units(units: Sequence[str]) -> float:
     """Return how many units with equally many values would say as much (Kish, Survey Sampling, 1965)."""
     return len(units) ** 2 / sum(count**2 for count in Counter(units).values()) if units else 0.0
+
+
+_HARD_TO_PLEASE = 0.11
+"""How much units differ from each other, to the variance of a value. The error is the units' own whatever this is."""
+_MOVED_OTHERWISE = 0.02
+"""How much they differ in what a change means to them: of one with very many values no more than fifty count."""
+
+
+@dataclass
+class Sums:
+    """The values of one unit on one side, as the sums that comparisons need."""
+
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+    @property
+    def deviation(self) -> float:
+        """The sum of squares about the mean."""
+        return max(0.0, self.squares - self.total**2 / self.count)
+
+    def change(self, value: float, sign: int = 1) -> None:
+        self.count += sign
+        self.total += sign * value
+        self.squares += sign * value**2
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A difference of two sides. `units`: as many that say equally much would say as much (Kish)."""
+
+    difference: float
+    squared_error: float
+    units: float
+
+
+NO_CONTRAST = Contrast(math.nan, math.inf, 0.0)
+
+
+def contrast(mine: Mapping[str, Sums], theirs: Mapping[str, Sums]) -> Contrast:
+    """Return the mean difference, mine less theirs, with each unit held against itself as far as it is on both sides.
+
+    Generalised least squares with an effect of each unit, which is taken off as far as its values show it: so it
+    matters little who is hard to please. The error is between units (Liang & Zeger 1986), and never less than that
+    between values."""
+    weighed = [_weighed(mine.get(unit), theirs.get(unit)) for unit in {**mine, **theirs}]
+    free = sum(each.count - 1 for side in (mine, theirs) for each in side.values())
+    all_, on, on_mine, earned, earned_mine = map(sum, zip(*weighed, strict=True)) if weighed else (0.0,) * 5
+    information = all_ * on_mine - on**2  # the determinant of the normal equations
+    if information <= 1e-12 * all_**2:
+        return NO_CONTRAST
+    found = (all_ * earned_mine - on * earned) / information
+    level = (earned - on * found) / all_
+    share = on / all_
+    says = [mine_ - 2 * share * both + share**2 * each for each, both, mine_, _, _ in weighed]
+    off = [
+        (b2 - both * level - mine_ * found) - share * (b1 - each * level - both * found)
+        for each, both, mine_, b1, b2 in weighed
+    ]
+    units = sum(says) ** 2 / sum(each**2 for each in says)
+    if units <= 1:
+        return NO_CONTRAST
+    variance = sum(each.deviation for side in (mine, theirs) for each in side.values()) / max(1, free)
+    whole = information / all_
+    among_units = sum(each**2 for each in off) * len(off) / (len(off) - 1) / whole**2
+    return Contrast(found, max(among_units, variance / whole), units)
+
+
+def _weighed(mine: Sums | None, theirs: Sums | None) -> tuple[float, float, float, float, float]:
+    """Return a unit's part of the normal equations: of all its values, of mine, and of what these are worth."""
+    one, other = (0.0 if side is None else side.count / (1 + _MOVED_OTHERWISE * side.count) for side in (mine, theirs))
+    earned_mine = one * mine.mean if mine is not None else 0.0
+    earned = earned_mine + (other * theirs.mean if theirs is not None else 0.0)
+    weight = one + other
+    off = _HARD_TO_PLEASE / (1 + _HARD_TO_PLEASE * weight)
+    return (
+        weight - off * weight**2,
+        one - off * weight * one,
+        one - off * one**2,
+        earned - off * weight * earned,
+        earned_mine - off * one * earned,
+    )
+
+
+def sums(values: Iterable[tuple[str, float]]) -> dict[str, Sums]:
+    found: defaultdict[str, Sums] = defaultdict(Sums)
+    for unit, value in values:
+        found[unit].change(value)
+    return found

@@ -4,6 +4,7 @@ A stage that watches opens and closes them; an operator acknowledges; the releas
 releases is neither acknowledged nor closed.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -20,6 +21,12 @@ STAGE_DOWN: Final = "stage_down"
 """The runner's own alarm: a stage is down, and the alarm's workload names it."""
 NO_MONITORS: Final = frozenset({NOT_FINITE, STAGE_DOWN})
 """The alarms that the monitors' stage neither opens nor closes."""
+
+
+def in_words(figures: Mapping[str, float]) -> str:
+    """Return figures by name; those that count something, versions and turns, are whole."""
+    words = ((name, f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}") for name, value in figures.items())
+    return ", ".join(f"{name} {value}" for name, value in sorted(words))
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from urllib.parse import quote
 from rich.console import Console
 from rich.table import Table
 
+from core.operations.alarms import in_words
 from onward.commands.client import call
 
 _STATES = {"opened": "open", "acknowledged": "acknowledged", "closed": "closed"}
@@ -32,7 +33,7 @@ def show_alarms(directory: Path, key: str | None, *, everything: bool) -> None:
     console.print(table)
     for alarm in found:
         if alarm["state"] == "opened" or everything:
-            console.print(f"{alarm['alarm_id']}: {alarm['meaning']}\n  {_figures(alarm)}")
+            console.print(f"{alarm['alarm_id']}: {alarm['meaning']}\n  {in_words(alarm['figures'])}")
         if alarm["acknowledged_by"]:
             console.print(f"  acknowledged by {alarm['acknowledged_by']}: {alarm['note'] or '-'}")
 
@@ -53,7 +54,3 @@ def _all(directory: Path, key: str | None, state: str) -> list[dict[str, Any]]:
         if page["next"] is None:
             return found
         query = f"&before={page['next']}"
-
-
-def _figures(alarm: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value:.3g}" for name, value in sorted(alarm["figures"].items()))

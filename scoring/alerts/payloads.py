@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from core.operations.alarms import StoredAlarm
+from core.operations.alarms import StoredAlarm, in_words
 from core.operations.alerts import Alert
 
 HOLDS_FOR: Final = timedelta(minutes=5)
@@ -55,7 +55,7 @@ def _alert(alarm: StoredAlarm, console: str | None) -> dict[str, Any]:
         "workload": found.workload,
         "alarm_id": found.alarm_id,
     }
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(found.figures.items()) if ":" not in name)
+    figures = in_words({name: value for name, value in found.figures.items() if ":" not in name})
     annotations = {"summary": found.meaning, "figures": figures, "holds": ", ".join(found.holds)}
     return {
         "labels": _without_empty(labels),

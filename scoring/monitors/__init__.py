@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from scoring.monitors import conduct, signals, users
+from scoring.monitors import conduct, level, signals, users
+from scoring.monitors.level import floor
 from scoring.monitors.watched import Watched, hear, watch, with_reward, with_roles
 from scoring.monitors.window import Finding, Window
 from scoring.monitors.window_turns import LEAST, WindowTurns
@@ -17,6 +18,7 @@ __all__ = [
     "Watched",
     "Window",
     "WindowTurns",
+    "floor",
     "hear",
     "watch",
     "with_reward",
@@ -71,5 +73,13 @@ MONITORS: Final = (
         ripe=True,
     ),
     *_made("warning", conduct.entropy_collapse, conduct.brevity, conduct.effort),
-    *_made("warning", signals.coverage, signals.component_share, users.reward_mass, users.feedback_rate, ripe=True),
+    *_made(
+        "warning",
+        level.worse_than_best,
+        signals.coverage,
+        signals.component_share,
+        users.reward_mass,
+        users.feedback_rate,
+        ripe=True,
+    ),
 )

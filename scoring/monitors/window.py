@@ -6,7 +6,7 @@ larger than what matters by `SIGMAS` standard errors (one-sided 3e-5 for a norma
 once in thirty). The errors are of users, whose turns resemble each other, and not of turns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 from statistics import fmean
 
@@ -21,14 +21,16 @@ SIGMAS = 4.0
 class Window:
     """Recent turns and a reference.
 
-    `reference` is empty while there is not enough of a past; bounds that no past excuses apply from the start."""
+    `reference` is empty while there is not enough of a past; bounds that no past excuses apply from the start. `best`:
+    the turns that earned most so far, where ripe ones are looked at."""
 
     recent: WindowTurns
     reference: WindowTurns
+    best: WindowTurns = field(default_factory=WindowTurns)
 
     @classmethod
-    def of(cls, recent: Sequence[Watched], reference: Sequence[Watched] = ()) -> "Window":
-        return cls(WindowTurns(recent), WindowTurns(reference))
+    def of(cls, recent: Sequence[Watched], reference: Sequence[Watched] = (), best: Sequence[Watched] = ()) -> "Window":
+        return cls(WindowTurns(recent), WindowTurns(reference), WindowTurns(best))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from core import telemetry
 from core.events import Topic
 from core.ids import Namespace
-from core.operations.alarms import NO_MONITORS, RELEASE, Opening
+from core.operations.alarms import NO_MONITORS, RELEASE, Opening, in_words
 from core.ports import Clock, EventLog, Store
 from core.settings import MonitorSettings
 from scoring.monitors import Finding, Monitor, Window
@@ -92,7 +92,7 @@ class Alarms:
             is_new = work.alarms.open(opening)
         if is_new:
             telemetry.ALARMS.labels(monitor=monitor.name, severity=monitor.severity).inc()
-            figures = ", ".join(f"{name} {value:.3g}" for name, value in sorted(finding.figures.items()))
+            figures = in_words(finding.figures)
             logger.warning("alarm %s: workload %s of %s: %s", opening.alarm_id, workload, namespace, figures)
             self._open[subject] = opening.alarm_id
         else:

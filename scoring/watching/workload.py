@@ -1,4 +1,4 @@
-"""The windows of one workload: its first turns, its latest, and those whose outcomes can be known.
+"""The windows of one workload: its first turns, its latest, those whose outcomes can be known, and the best of these.
 
 As many turns as a window holds wait to ripen, spread over the time that they need: memory does not grow with traffic,
 and which turns are among them does not depend on their outcomes."""
@@ -12,18 +12,19 @@ from core import codec
 from core.ids import InferenceId
 from core.reward_spec import Role
 from core.settings import MonitorSettings
-from scoring.monitors import LEAST, Watched, Window, WindowTurns, with_roles
+from scoring.monitors import LEAST, Watched, Window, WindowTurns, floor, with_roles
 from scoring.watching.turns import Turns
 
 _FORMAT = 1
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A reference in the store. `ripe`: no further outcomes of its turns are expected."""
+    """A reference in the store, and the best turns. `ripe`: no further outcomes of its turns are expected."""
 
     form: int
     ripe: bool
     turns: tuple[Watched, ...]
+    best: tuple[Watched, ...] = ()
 
 
 _encode = codec.encoder().encode
@@ -50,7 +51,9 @@ class Workload:
         self._frozen = WindowTurns(before) if kept.ripe else None
         for turn in () if kept.ripe else before:
             turns.hold(turn)
-        self._saved = len(kept.turns), kept.ripe
+        self._best = WindowTurns(kept.best)
+        self._ripened = 0  # turns since the best were looked for
+        self._saved = self._state
         self._latest: deque[InferenceId] = deque()
         self._ripening: deque[InferenceId] = deque()
         self._ripe: deque[InferenceId] = deque()
@@ -73,6 +76,7 @@ class Workload:
         until_s = rewarded_s - self.maturity_s
         while self._ripening and self._at_s(self._ripening[0]) <= until_s:
             self._ripe.append(self._ripening.popleft())
+            self._ripened += 1
             self.has_news = True
         for window in (self._latest, self._ripe):
             self._shorten(window, now_s - self._settings.window_s)
@@ -80,12 +84,21 @@ class Workload:
             self._frozen = WindowTurns(self._turns.get(self._reference))
             for each in self._reference:
                 self._turns.release(each)
+        if self._ripened >= max(LEAST, len(self._ripe)):
+            self._ripened = 0
+            self._look_for_the_best()
+
+    def _look_for_the_best(self) -> None:
+        """Keep the ripe turns if they are the best so far; all of them are others than when it was last asked."""
+        turns = WindowTurns(self._turns.get(self._ripe))
+        found, known = floor(turns), floor(self._best)
+        if found is not None and (known is None or found > known):
+            self._best = turns
 
     def window(self, *, ripe: bool) -> Window:
         """Return the window, without a reference while that is not whole: some monitors have bounds of their own."""
-        return Window(
-            WindowTurns(self._turns.get(self._ripe if ripe else self._latest)), self._known_reference(ripe=ripe)
-        )
+        turns = WindowTurns(self._turns.get(self._ripe if ripe else self._latest))
+        return Window(turns, self._known_reference(ripe=ripe), self._best if ripe else WindowTurns())
 
     def _known_reference(self, *, ripe: bool) -> WindowTurns:
         if self._frozen is not None:
@@ -94,17 +107,17 @@ class Workload:
 
     @property
     def is_unsaved(self) -> bool:
-        """True when the reference has grown or ripened since it was saved, and is large enough to be worth it."""
+        """True when there is news since it was saved, and the reference is large enough to be worth it."""
         return self._state != self._saved and len(self._reference) >= LEAST
 
     @property
-    def _state(self) -> tuple[int, bool]:
-        return len(self._reference), self._frozen is not None
+    def _state(self) -> tuple[int, bool, WindowTurns]:
+        return len(self._reference), self._frozen is not None, self._best
 
     def reference(self) -> bytes:
-        """Return the reference, encoded to be saved."""
+        """Return the reference and the best turns, encoded to be saved."""
         turns = self._turns.get(self._reference) if self._frozen is None else self._frozen
-        return _encode(_Kept(_FORMAT, self._frozen is not None, tuple(turns)))
+        return _encode(_Kept(_FORMAT, self._frozen is not None, tuple(turns), tuple(self._best)))
 
     def mark_saved(self) -> None:
         self._saved = self._state

@@ -40,6 +40,7 @@ EXPLOITS: dict[str, Change] = {
     "entropy_blowup": lambda turn, _: {"surprisal": turn.surprisal and turn.surprisal * 4},
     "dropped": some(0.4, value=None),
     "coverage": some(0.5, told={}),
+    "worse_than_best": some(0.8, value=-0.5),
     "reported_against_verified": some(0.3, told={"accepted": 1.0, "tests_passed": -1.0}),
     "judge_against_outcome": lambda turn, _: {"judged": dict.fromkeys(turn.judged, 1.0)},
     "simulated_against_production": lambda turn, _: {"value": 1.0} if turn.environment == "simulated" else {},
@@ -56,7 +57,7 @@ NO_PAST_EXCUSES = {"reported_against_verified", "length_bias", "default_pays", "
 
 
 def tripped(recent: list[Watched], reference: list[Watched]) -> set[str]:
-    found = {monitor.name: monitor.examine(Window.of(recent, reference)) for monitor in MONITORS}
+    found = {monitor.name: monitor.examine(Window.of(recent, reference, reference)) for monitor in MONITORS}
     return {name for name, finding in found.items() if finding is not None and finding.trips}
 
 
@@ -142,7 +143,8 @@ def test_rewards_that_are_all_but_alike_go_with_nothing(smallest: float) -> None
 @pytest.mark.parametrize("name", EXPLOITS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_planted_exploit_trips_its_monitor(name: str, seed: int) -> None:
-    finding = BY_NAME[name].examine(Window.of(turns(seed, EXPLOITS[name]), turns(seed + 100)))
+    before = turns(seed + 100)
+    finding = BY_NAME[name].examine(Window.of(turns(seed, EXPLOITS[name]), before, before))
     assert finding is not None
     assert finding.trips, finding.figures
     if name not in SHOWN_OTHERWISE:

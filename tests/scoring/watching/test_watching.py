@@ -22,10 +22,11 @@ from watched_world import SETTINGS, Users, Watching
 from core import telemetry
 from core.clock import ManualClock
 from core.errors import ConfigError, LogUnavailable, StoreUnavailable
-from core.events import Counts, Topic
-from core.ids import Namespace
+from core.events import Counts, Topic, VersionSpan
+from core.ids import Namespace, base_ref
 from onward.directory.layout import Layout
 from scoring.watching import Watcher
+from scoring.watching.workload import _decode
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -193,6 +194,25 @@ def test_a_reference_outlives_the_stage(users: Users, watching: Watching) -> Non
     assert ("questions", "opened") in watching.look()
 
 
+def test_who_earns_less_than_at_best_is_named_with_both_levels(users: Users, watching: Watching) -> None:
+    """The best outlives the stage, and what is as good raises nothing."""
+    watching.start()
+    for _ in range(3):
+        users.work(110, policy_versions=(VersionSpan(start=0, end=2, version=base_ref(3)),))
+        users.wait(20)
+        assert watching.look() == []
+    watching.start()
+    users.work(120, value=0.3, policy_versions=(VersionSpan(start=0, end=2, version=base_ref(8)),))
+    users.wait(20)
+    assert watching.look() == [("worse_than_best", "opened")]
+    (alarm,) = watching.stored()
+    assert (alarm.opening.severity, alarm.opening.holds) == ("warning", ())
+    figures = alarm.opening.figures
+    assert figures["recent"] == pytest.approx(0.3, abs=0.05)
+    assert figures["reference"] == pytest.approx(0.5, abs=0.1)
+    assert (figures["version"], figures["best_version"]) == (8, 3)
+
+
 def test_a_reference_that_is_half_made_is_gone_on_with(users: Users, watching: Watching) -> None:
     watching.start()
     users.work(70)
@@ -207,7 +227,10 @@ def test_a_reference_that_is_half_made_is_gone_on_with(users: Users, watching: W
     users.work(110, asks=0.6)
     assert ("questions", "opened") in watching.look()
     with users.world.store.look() as view:
-        assert view.references.get(Namespace("default"), "write") == record, "it is ripe"
+        again = view.references.get(Namespace("default"), "write")
+    assert record is not None
+    assert again is not None
+    assert _decode(again).turns == _decode(record).turns, "it is ripe"
 
 
 def test_a_reference_of_another_build_is_made_anew(users: Users, watching: Watching) -> None:
