@@ -60,6 +60,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     control: PolicyRef
     share: float
     salt: str
+    switch_s: float | None = None  # after so long users are assigned anew; None: they stay in their arms
     started_at: datetime
     ended_at: datetime | None = None
     verdict: Literal["promote", "rollback", "stopped"] | None = None

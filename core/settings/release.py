@@ -45,7 +45,11 @@ class CanarySettings(Section):
     alpha: float = Field(default=0.05, gt=0, lt=1)
     """Share of canaries as good as the live version that the test against it may roll back wrongly."""
     min_users: int = Field(default=20, ge=2)
-    """Fewest users in each arm before the test decides."""
+    """Fewest users in each arm before the test decides; where users change arms, half of all where that is less, and
+    five at least."""
+    switch_s: float = Field(default=3600.0, ge=0)
+    """In a small crowd, how long users stay in an arm: they are assigned anew from one block of time to the next, and
+    compared with themselves. Small is one of fewer than three times `min_users` / `share`. 0: they never change."""
     horizon_turns: int = Field(default=2000, ge=1)
     """Matured canary turns after which a canary is decided on whatever the test knows."""
     horizon_s: float = Field(default=86400.0, gt=0)

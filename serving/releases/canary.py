@@ -19,11 +19,12 @@ from core.operations.fleet import Experiment
 from core.ports import Clock, EventLog
 from core.settings import ReleaseSettings
 from core.store.work import Work
+from serving.releases.canaries.crowd import crowd_of
 from serving.releases.canaries.evidence import RewardEvidence
 from serving.releases.canaries.guards import LEAST_TURNS, tripped
 from serving.releases.canaries.observations import Observations, ServedTurn
 from serving.releases.canaries.ratchet import steps_to
-from serving.releases.canaries.verdict import CanaryVerdict, drifted, judge
+from serving.releases.canaries.verdict import CanaryVerdict, drifted, judge, judge_few
 from serving.releases.suspect_versions import Doubts
 from serving.releases.view import ReleaseView
 
@@ -121,13 +122,15 @@ class Canary:
 
     def begin(self, work: Work, view: ReleaseView, canary: PolicyRef) -> None:
         self._seen.commit()  # from here on the evidence is read again by whoever comes next
+        crowd = crowd_of(len({turn.unit for turn in self._served}), len(self._served), self._settings.canary)
         experiment = Experiment(
             experiment_id=f"canary-{canary}-{secrets.token_hex(4)}",
             cluster=self._cluster,
             canary=canary,
             control=view.live,
-            share=self._settings.canary.share,
+            share=crowd.share,
             salt=secrets.token_hex(16),
+            switch_s=crowd.switch_s,
             started_at=self._clock.now(),
         )
         work.experiments.put(experiment)
@@ -158,7 +161,8 @@ class Canary:
             return CanaryVerdict("rollback", why)
         age_s = (self._clock.now() - experiment.started_at).total_seconds()
         arms = self._rewards.arm("canary"), self._rewards.arm("live")
-        found = judge(*arms, age_s, self._settings.canary, experiment.control, steps_to(experiment.control, view.past))
+        by = judge if experiment.switch_s is None else judge_few
+        found = by(*arms, age_s, self._settings.canary, experiment.control, steps_to(experiment.control, view.past))
         for figure, value in found.figures.items():
             telemetry.CANARY.labels(figure=figure).set(value)
         held = experiment.canary in view.switches.held

@@ -2,9 +2,11 @@
 
 A unit (a user's hash; the session where there is no user) is hashed with a salt to a number in [0, 1). The holdback's
 salt never changes, so that its users stay in it over all experiments and slow drift can be seen; a canary's is its own,
-so that it is not always the same users who try new versions."""
+so that it is not always the same users who try new versions. In a small crowd users change arms from one block of time
+to the next: then each is compared with themselves."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 from core.errors import ConfigError
@@ -37,6 +39,11 @@ def assign(shares: Shares, unit: str) -> tuple[Arm, float]:
     if point(shares.canary_salt, unit) < shares.canary:
         return "canary", (1 - shares.holdback) * shares.canary
     return "live", (1 - shares.holdback) * (1 - shares.canary)
+
+
+def salt_at(salt: str, at_s: float, switch_s: float | None) -> str:
+    """Return a canary's salt at a time, of UTC: where users change arms, each block of time draws anew."""
+    return salt if switch_s is None else f"{salt}@{math.floor(at_s / switch_s)}"
 
 
 def point(salt: str, unit: str) -> float:

@@ -5,6 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from core.clustered import Sums
 from core.ids import InferenceId
 from serving.releases.canaries.sequential import NOTHING_KNOWN, Interval, confidence_sequence
 
@@ -13,19 +14,9 @@ LIKENESS = 0.1
 error is the users' own whatever this is; near the truth it is smallest (Liang & Zeger 1986)."""
 
 
-@dataclass
-class _Unit:
-    count: int = 0
-    total: float = 0.0
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.count
-
-    @property
-    def weight(self) -> float:
-        """The number of independent turns that this user's are worth."""
-        return self.count / (1 + LIKENESS * (self.count - 1))
+def _weight(unit: Sums) -> float:
+    """Return the number of independent turns that a user's are worth."""
+    return unit.count / (1 + LIKENESS * (unit.count - 1))
 
 
 class Arm(Protocol):
@@ -49,7 +40,7 @@ class ArmStatistics:
     """Weighted mean of the users' mean rewards, and its error, kept as rewards come and change: in constant time."""
 
     turns: int = 0
-    _units: dict[str, _Unit] = field(default_factory=dict)
+    units: dict[str, Sums] = field(default_factory=dict)
     _weight: float = 0.0  # sums over users of w, w m, w², w² m, w² m²
     _sum: float = 0.0
     _weight2: float = 0.0
@@ -58,31 +49,32 @@ class ArmStatistics:
 
     @property
     def users(self) -> int:
-        return len(self._units)
+        return len(self.units)
 
     def add(self, unit: str, value: float) -> None:
-        self._change(unit, value, 1)
-
-    def replace(self, unit: str, old: float, new: float) -> None:
-        self._change(unit, new - old, 0)
-
-    def remove(self, unit: str, value: float) -> None:
-        self._change(unit, -value, -1)
-
-    def _change(self, unit: str, value: float, count: int) -> None:
-        known = self._units.setdefault(unit, _Unit())
+        known = self.units.setdefault(unit, Sums())
         if known.count:
             self._sum_up(known, -1)
-        known.count += count
-        known.total += value
-        self.turns += count
+        known.change(value)
+        self.turns += 1
+        self._sum_up(known, 1)
+
+    def remove(self, unit: str, value: float) -> None:
+        known = self.units[unit]
+        self._sum_up(known, -1)
+        known.change(value, -1)
+        self.turns -= 1
         if known.count:
             self._sum_up(known, 1)
         else:
-            del self._units[unit]
+            del self.units[unit]
 
-    def _sum_up(self, unit: _Unit, sign: int) -> None:
-        weight, mean = unit.weight, unit.mean
+    def replace(self, unit: str, old: float, new: float) -> None:
+        self.add(unit, new)
+        self.remove(unit, old)
+
+    def _sum_up(self, unit: Sums, sign: int) -> None:
+        weight, mean = _weight(unit), unit.mean
         self._weight += sign * weight
         self._sum += sign * weight * mean
         self._weight2 += sign * weight**2
@@ -91,7 +83,7 @@ class ArmStatistics:
 
     @property
     def mean(self) -> float:
-        return self._sum / self._weight if self._units else math.nan
+        return self._sum / self._weight if self.units else math.nan
 
     @property
     def squared_error(self) -> float:

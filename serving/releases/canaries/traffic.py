@@ -1,13 +1,14 @@
 """Implements core.ports.Traffic from the store: which experiment runs, and who is in it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from core.clock import SystemClock
 from core.ids import ANCHOR
 from core.operations.fleet import LIVE, Assignment
-from core.ports import Store
+from core.ports import Clock, Store
 from core.settings import ReleaseSettings
 from core.stages.stage import Stage
-from serving.releases.canaries.assignment import Shares, assign
+from serving.releases.canaries.assignment import Shares, assign, salt_at
 
 _POLL_S = 0.1
 _WOKEN_S = 5.0  # where the store tells of changes
@@ -16,6 +17,7 @@ _WOKEN_S = 5.0  # where the store tells of changes
 @dataclass(frozen=True)
 class _Rules:
     shares: Shares
+    switch_s: float | None
     arms: dict[str, Assignment]  # all but live, without their propensity
 
 
@@ -24,9 +26,10 @@ class StoreTraffic(Stage):
 
     The end of an experiment is noticed within a tenth of a second; the routers learn sooner which engines to avoid."""
 
-    def __init__(self, store: Store, cluster: str, settings: ReleaseSettings) -> None:
+    def __init__(self, store: Store, cluster: str, settings: ReleaseSettings, clock: Clock | None = None) -> None:
         super().__init__()
         self._store, self._cluster, self._settings = store, cluster, settings
+        self._clock = clock or SystemClock()
         self._rules: _Rules | None = None
         store.wake(self.woken)
         self._read()
@@ -35,7 +38,8 @@ class StoreTraffic(Stage):
         rules = self._rules
         if rules is None:
             return LIVE
-        arm, propensity = assign(rules.shares, unit)
+        salt = salt_at(rules.shares.canary_salt, self._clock.now().timestamp(), rules.switch_s)
+        arm, propensity = assign(replace(rules.shares, canary_salt=salt), unit)
         chosen = rules.arms.get(arm, LIVE)
         return Assignment(arm=arm, version=chosen.version, experiment_id=chosen.experiment_id, propensity=propensity)
 
@@ -63,5 +67,6 @@ class StoreTraffic(Stage):
                 canary_salt="" if experiment is None else experiment.salt,
                 holdback_salt=self._settings.holdback.salt,
             ),
+            None if experiment is None else experiment.switch_s,
             arms,
         )

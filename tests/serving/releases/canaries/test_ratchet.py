@@ -24,6 +24,7 @@ SETTINGS = {
     "release.canary.min_users": 5,
     "release.canary.horizon_turns": 20,
     "release.canary.horizon_s": 1000.0,
+    "release.canary.switch_s": 0.0,
 }
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
