@@ -4,10 +4,12 @@ import random
 from collections.abc import Callable
 
 import pytest
+from planted import plant
 from release_world import ReleaseWorld
 
 from bench.releases.crowd_trials import WORSE, Case, is_taken_back
 from core.clustered import contrast, sums
+from core.ids import UserHash
 from core.settings import CanarySettings
 from serving.releases.canaries.crowd import Crowd, crowd_of
 from serving.releases.canaries.evidence import ArmStatistics
@@ -64,6 +66,24 @@ def test_one_user_of_many_turns_takes_nothing_back() -> None:
 def test_the_fewer_they_are_the_more_of_them_try(users: int, turns: int, crowd: Crowd) -> None:
     assert crowd_of(users, turns, SETTINGS) == crowd
     assert crowd_of(users, turns, CanarySettings(switch_s=0)) == Crowd(0.2, None)
+
+
+def test_twelve_users_who_were_served_by_both_take_a_worse_version_back(
+    start_world: Callable[..., ReleaseWorld],
+) -> None:
+    world = start_world(settings={"release.canary.enabled": "on", "release.canary.maturity_s": 10.0})
+    world.publish()
+    world.run()
+    (running,) = world.experiments()
+    for name, version, mean in (("canary", running.canary, 0.2), ("live", running.control, 0.7)):
+        fields = {"arm": name, "version": version, "experiment_id": running.experiment_id}
+        for user in range(12):
+            plant(world, 3, mean, first=3 * user, user_id=UserHash(f"user-{user}"), **fields)
+    world.pass_time(11)
+    (ended,) = world.experiments()
+    assert (ended.verdict, world.states()[2]) == ("rollback", "rolled_back")
+    assert (ended.figures["users"], ended.figures["control_users"]) == (12, 12)
+    assert -0.6 < ended.figures["difference"] < -0.4
 
 
 def test_users_of_a_small_crowd_change_arms_from_hour_to_hour(start_world: Callable[..., ReleaseWorld]) -> None:

@@ -19,6 +19,7 @@ SETTINGS = {
     "release.canary.min_users": 5,
     "release.canary.horizon_turns": 200,
     "release.canary.horizon_s": 1000.0,
+    "release.canary.switch_s": 0.0,  # those planted have one turn each
 }
 
 

@@ -18,6 +18,7 @@ CANARY = {
     "release.canary.enabled": "on",
     "release.canary.maturity_s": 1.0,
     "release.canary.min_users": 5,
+    "release.canary.switch_s": 0.0,
     "serving.versions.keep": 1000,
 }
 

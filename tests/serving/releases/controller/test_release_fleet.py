@@ -11,7 +11,12 @@ from core.ids import PolicyRef
 from core.operations.fleet import ReplicaTarget
 
 MakeWorld = Callable[..., ReleaseWorld]
-CANARY = {"release.canary.enabled": "auto", "release.canary.maturity_s": 1.0, "release.canary.min_users": 5}
+CANARY = {
+    "release.canary.enabled": "auto",
+    "release.canary.maturity_s": 1.0,
+    "release.canary.min_users": 5,
+    "release.canary.switch_s": 0.0,
+}
 
 
 @pytest.fixture
