@@ -19,6 +19,7 @@ from core.telemetry import BROKEN_CONNECTIONS, CONNECTIONS
 _LOOKS_PER_DEADLINE = 8  # deadlines are exact to this part of the shortest
 _MOST_PAUSE_S = 1.0
 _MOST_HEADERS = 256
+_MOST_WAITING = 32  # requests behind one that is being answered; browsers and libraries send none
 _RETRY_AFTER_S = 5
 _IPV6_SITE = 64
 _UPGRADE, _NO_UPGRADE = b"\r\nupgrade:", b"\r\nnot-now:"
@@ -96,6 +97,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self._unread_since: float | None = None
         self._unread = 0
+        self._answered: RequestResponseCycle | None = None
         self._site = self.guard.site(self.client[0]) if self.client else None
         refused = self.guard.enter(self, self._site)
         self._is_ending = refused is not None
@@ -106,6 +108,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.guard.leave(self, self._site)
         super().connection_lost(exc)
+        if self._answered is not None and not self._answered.response_complete:  # uvicorn tells the newest alone
+            self._answered.disconnected = True
+            self._answered.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         if self._is_ending:
@@ -120,6 +125,9 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._end(431, "headers", "headers_too_large", f"the headers are larger than {most} bytes")
 
     def on_message_begin(self) -> None:
+        """Begin a request. Many may come in one piece, and to parse each costs as much as to refuse it."""
+        if len(self.pipeline) >= _MOST_WAITING:
+            raise ValueError(f"more than {_MOST_WAITING} requests wait for their answers")
         super().on_message_begin()
         self._enter(Phase.HEADERS)
 
@@ -142,6 +150,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._enter(Phase.NOTHING)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -121,6 +121,31 @@ def test_headers_have_a_size(make_service: MakeService, head: bytes) -> None:
         assert rest(client)[:13] in (b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")
 
 
+def test_requests_behind_one_that_is_answered_are_few(make_service: MakeService) -> None:
+    """Ten thousand in one piece of 250 kB stopped the event loop for a third of a second, and need no key."""
+    service = make_service(**bounds())
+    before = broken("malformed")
+    with connected(service, whole() * 20) as client:
+        received = b""
+        while received.count(b"HTTP/1.1 200 ") < 20:
+            received += client.recv(1 << 16)
+    gate = threading.Event()
+    service.policy.scripts.append(says("hello", gate=gate))
+    with connected(service, whole() + b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 100) as client:
+        assert rest(client).startswith(b"HTTP/1.1 400 ")
+    gate.set()
+    assert broken("malformed") - before == 1
+
+
+def test_who_goes_away_with_a_request_behind_another_ends_both(make_service: MakeService) -> None:
+    service = make_service(**bounds())
+    service.policy.scripts.append(says("hello", gate=threading.Event()))
+    with connected(service, whole() + whole()):
+        wait_for(lambda: service.policy.requests, "the first request's turn")
+        time.sleep(0.1)  # until the second is read, too
+    wait_for(lambda: service.policy.running == 0, "its end")
+
+
 def test_an_answer_that_takes_long_is_nobodys_fault(make_service: MakeService) -> None:
     service = make_service(connections=SHORT)
     gate = threading.Event()
