@@ -2,18 +2,19 @@
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from api.live_state.memory import MemoryLiveState
 from api.live_state.recent import bytes_of
-from api.requests.stops import StopCutter
+from api.requests.stops import StopCutter, _Stop
 from core.ids import InferenceId, Namespace, SessionId
 from core.ports import TokenChain
 
 MOST = 4_000
 TEXT = st.text(alphabet="abc", max_size=20)
-STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=4)
+STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=6), max_size=4)
 
 
 def cut(text: str, stops: list[str]) -> str:
@@ -38,6 +39,23 @@ def test_pieces_do_not_matter_and_no_part_of_a_stop_string_leaves(pieces: list[s
     for piece in out:
         sent += piece
         assert not any(stop in sent for stop in stops)
+
+
+def test_what_is_held_back_for_long_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a long text held back each further token took a time with its square, and all others waited."""
+    read, steps = _Stop._after, 0
+
+    def count(stop: _Stop, begun: int, character: str) -> int:
+        nonlocal steps
+        steps += 1
+        return read(stop, begun, character)
+
+    monkeypatch.setattr(_Stop, "_after", count)
+    cutter = StopCutter(["a" * 5_000, "b" * 9_000, "ab" * 4_500])
+    assert "".join(cutter.feed("a") for _ in range(4_000)) == ""
+    assert cutter.feed("c" + "a" * 999) == "a" * 4_000 + "c"
+    assert cutter.finish() == "a" * 999
+    assert 5_000 <= steps <= 6 * 5_000  # a step for each character and stop string, and one to learn each beginning
 
 
 def chain(number: int, tokens: int) -> TokenChain:
