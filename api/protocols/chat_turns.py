@@ -10,7 +10,14 @@ from api.access.clients import count_ignored
 from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import Headers, hint_text
-from api.protocols.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
+from api.protocols.sampling import (
+    check_choices,
+    check_generation,
+    ignored_options,
+    overrule,
+    room_for_answer,
+    sampling_of,
+)
 from api.requests.bodies import ChatBody
 from api.requests.constraints import check_wanted, wanted_of
 from api.requests.ignored import named
@@ -82,6 +89,7 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
     `shortened`: more `max_tokens` than the context has room for are as many as it has, and the answer says so."""
     body, intake = asked.body, asked.intake
     services = context.services
+    check_choices(body, body_bytes, services.settings.bodies.max_bytes)
     namespace = intake.identity.namespace
     mark = request_mark(asked.transcript.digest, intake.named_session)
     tried = await first_try(services, namespace, mark, intake.received_at) if intake.is_retry else None

@@ -6,7 +6,7 @@ import msgspec
 
 from api.requests.bodies import MAX_STOPS, GenerationBody
 from api.requests.ignored import take_ignored
-from core.errors import InvalidRequest
+from core.errors import InvalidRequest, TooLarge
 from core.events import Sampling
 from core.settings import WorkloadSettings
 from core.temperature import TEMPERATURES, is_temperature
@@ -99,6 +99,14 @@ def check_generation(body: GenerationBody) -> None:
             param="repetition_penalty",
             code="unsupported",
         )
+
+
+def check_choices(body: GenerationBody, body_bytes: int, most_bytes: int) -> None:
+    """Check that what a request says is not kept too often: each choice is a turn with all of it. Raises TooLarge."""
+    choices = body.n or 1
+    if choices > 1 and choices * body_bytes > most_bytes:
+        what = f"n: {choices} choices keep a request of {body_bytes} bytes {choices} times, which is more than"
+        raise TooLarge(f"{what} {most_bytes} bytes; ask for fewer, or send less", param="n", code="too_many_choices")
 
 
 def ignored_options(body: GenerationBody) -> list[str]:

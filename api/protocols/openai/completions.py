@@ -13,7 +13,14 @@ from api.http.body_shape import Raw
 from api.http.foreign import decode_foreign
 from api.protocols.openai.answers import TextChoice, TextCompletion, text_logprobs, usage_of
 from api.protocols.openai.exchange import ChoicesExchange
-from api.protocols.sampling import check_generation, ignored_options, overrule, room_for_answer, sampling_of
+from api.protocols.sampling import (
+    check_choices,
+    check_generation,
+    ignored_options,
+    overrule,
+    room_for_answer,
+    sampling_of,
+)
 from api.protocols.streaming import event
 from api.requests.bodies import CompletionBody, completion_decoder
 from api.requests.ignored import named
@@ -49,6 +56,7 @@ async def plan_text(
     Raises RequestError naming the field at fault."""
     intake = take_in(context, identity, headers, body, None, workload="suggestion", purpose="suggestion")
     services = context.services
+    check_choices(body, body_bytes, services.settings.bodies.max_bytes)
     prompt = prompt_of(body)
     ignored = named([*left_out, *ignored_options(body)])
     refuse_if_strict(headers, ignored)

@@ -97,6 +97,16 @@ HOSTILE: dict[str, tuple[str, bytes, int]] = {
         b'{"inference_id": "a", "metric_name": "rating", "value": 1, "tags": {%s}}' % many(b'"a":"b"'),
         413,
     ),
+    "a name for sixteen turns": (
+        CHAT,
+        chat(b'{"role": "user", "name": "%s", "content": "hi"}' % (b"a" * 300_000), b', "n": 16'),
+        413,
+    ),
+    "a user for sixteen turns": (
+        TEXT,
+        b'{"model": "%s", "prompt": "hi", "n": 16, "user": "%s"}' % (MODEL.encode(), b"a" * 300_000),
+        413,
+    ),
     "no text": (CHAT, b"\xff" * MIB, 400),
 }  # fmt: skip
 
