@@ -17,6 +17,7 @@ from core.errors import InvalidRequest
 from core.events import Outcome, TokenRange, ToolCallTarget
 from core.ids import RESERVED, InferenceId, OutcomeId, SessionId, is_uuid, new_outcome_id
 
+_MOST_TOKENS = 1 << 31
 _TEXTS = ("final_text", "diff", "snapshot")
 Text = Annotated[str, Meta(max_length=512)]
 
@@ -59,6 +60,9 @@ def check_body(context: Context, body: FeedbackBody) -> None:
     for name in ("feedback_id", "session_id", "supersedes"):
         if getattr(body, name) is not None:
             check_id(getattr(body, name), name)
+    span = body.target_range
+    if span is not None and not 0 <= span.start < span.end <= _MOST_TOKENS:  # larger ones no log could hold
+        raise InvalidRequest("target_range: from 0, and not empty", param="target_range")
     if body.feedback_id is not None and body.feedback_id.startswith(RESERVED):
         what = f"feedback_id: ids that begin with {', '.join(RESERVED)} are given by the service"
         raise InvalidRequest(what, param="feedback_id", code="reserved_id")

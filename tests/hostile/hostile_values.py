@@ -14,6 +14,7 @@ NUMBERS = {
     "negative": "-1",
     "huge": "1e308",
     "past all floats": "1e999",
+    "beyond 64 bits": str(1 << 70),
     "5,000 digits": LONG_NUMBER,
     "NaN": "NaN",
     "infinite": "Infinity",

@@ -231,7 +231,8 @@ def test_targets_must_exist(service: Service) -> None:
     length = answer.json()["usage"]["completion_tokens"]
     assert say(service, inference_id=inference_id, tool_call_id=call_id).status_code == 200
     assert say(service, inference_id=inference_id, target_range={"start": 0, "end": length}).status_code == 200
-    for fields in ({"tool_call_id": "call_9"}, {"target_range": {"start": 0, "end": length + 1}}):
+    beyond = [{"start": 0, "end": length + 1}, {"start": 0, "end": 1 << 70}, {"start": -(1 << 70), "end": 1}]
+    for fields in ({"tool_call_id": "call_9"}, *({"target_range": span} for span in beyond)):
         refused = say(service, inference_id=inference_id, **fields)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, next(iter(fields)))
 
