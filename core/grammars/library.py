@@ -41,6 +41,8 @@ class Grammars:
         """Read no more than is asked for: the tokenizer of `directory` with the first grammar."""
         self._directory = directory
         self._lock = threading.Lock()
+        self.has_engine = False
+        """Whether an engine of this process takes matchers from here."""
         self._tokenizers: dict[tuple[int, ...], LLTokenizer] = {}
         self._compiled: OrderedDict[tuple[str, tuple[int, ...]], LLMatcher] = OrderedDict()
 

@@ -60,6 +60,8 @@ class AnswerGrammars:
         except InvalidRequest as error:
             self._blame(wanted, until_s)
             raise _of_field(wanted.field, error) from error
+        if self._grammars.has_engine:  # it finds it compiled: a second of that is for the caller's own line, too
+            self._grammars.matcher(grammar, self._stop_token_ids)
         return grammar
 
     @property

@@ -49,6 +49,7 @@ class LocalEngine:
         loaded."""
         self._weights = weights
         self._grammars = grammars_of(model_dir)
+        self._grammars.has_engine = True
         template = load_decoder(model_dir, settings, record)
         base = weights.open(anchor)
         model, _ = build_version(template.model, base.shards, anchor, as_stored=template.is_packed)

@@ -18,8 +18,9 @@ from tiny_engine import TINY, tiny_engine
 from core.blobs import FsspecBlobs
 from core.errors import InvalidRequest
 from core.events import Grammar, Sampling
-from core.grammars.library import grammars_of
+from core.grammars.library import Grammars, grammars_of
 from core.grammars.masks import Masks
+from core.grammars.wanted import WantedAnswer
 from core.ids import InferenceId, base_ref
 from core.ports import GenerateRequest
 from learner.model.policy_model import PolicyModel
@@ -177,3 +178,14 @@ def test_penalties_and_biases_stay_within_the_grammar(tiny: LocalEngine) -> None
         assert json.loads(text_of(given_answer)) in ("yes", "no", 17)
     (greedy,) = answers(tiny, request(grammar, temperature=0.0))
     assert json.loads(text_of(greedy)) in ("yes", "no", 17)
+
+
+def test_the_engine_compiles_nothing_that_was_asked_for_in_a_line(
+    tiny: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known to pass is not tried again; dozens of such at once took all threads that read the store."""
+    schema = {"type": "object", "properties": {"in line": {"const": 1}}, "additionalProperties": False}
+    wanted = WantedAnswer(schema=schema, tools=(), must_call=False, many_calls=False, field="response_format")
+    grammar = RENDERER.grammar(wanted, PROMPT)
+    monkeypatch.setattr(Grammars, "compile", lambda *_: pytest.fail("it is compiled again"))
+    assert json.loads(text_of(asyncio.run(answer(tiny, request(grammar.text))))) in ({}, {"in line": 1})
