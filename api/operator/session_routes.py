@@ -4,8 +4,11 @@ An id may hold slashes, and a quoted one (`%2F`) arrives as a slash. A path that
 name wherever the method has one: `POST .../a/end` ends the session `a`, as `POST .../a/end/end` ends the session
 `a/end`."""
 
-from typing import Any
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
@@ -19,16 +22,19 @@ from api.turns.session_ids import is_id
 from core.codec import to_builtins
 from core.errors import NotFound
 from core.events import Completion, Outcome, Reward, SessionEnded, Topic
-from core.ids import SessionId
+from core.ids import InferenceId, SessionId
 from core.records.call_times import with_call_times
 from core.store.work import View
 
+_MOST_TURNS = 1000
+_MOST_BYTES = 32 << 20  # of their records
 _TURN_FIELDS = (
     "inference_id", "parent_id", "group_id", "turn_index", "purpose", "workload", "client", "protocol",
     "received_at", "text", "tool_calls", "policy_versions", "trainable", "untrainable_reasons", "finish_reason",
     "learn", "session_done", "environment", "environment_image", "harness_version",
     "delivered_tokens", "ttft_ms", "latency_ms", "tags",
 )  # fmt: skip
+_About = TypeVar("_About", Outcome, Reward)
 
 
 def session_router(context: Context) -> APIRouter:
@@ -51,7 +57,8 @@ def session_router(context: Context) -> APIRouter:
     async def get_session(request: Request, session_id: str) -> Response:
         """Return the session's turns (each names its parent), their outcomes and rewards.
 
-        Only what has reached the store is there."""
+        Only what has reached the store is there. Of a long session these are the newest turns, and `complete` is
+        false: at most 1,000, of 32 MiB."""
         identity = identity_of(request)
         only_parameters(request)
         if not is_id(session_id):
@@ -70,31 +77,41 @@ def _unknown(session_id: str) -> NotFound:
 
 
 def _session(view: View, identity: Identity, session_id: SessionId, note: Note) -> dict[str, Any] | None:
-    turns = view.turns.of_session(identity.namespace, session_id)
-    turns = [turn for turn in turns if identity.sees(turn)]
+    newest, are_all = view.turns.newest_of_session(identity.namespace, session_id, _MOST_TURNS, _MOST_BYTES)
+    turns = [turn for turn in newest if identity.sees(turn)]
     if not turns:
         return None
     note.saw(*(turn.user_id for turn in turns))
     ids = [turn.inference_id for turn in turns]
     outcomes = [outcome for outcome in view.outcomes.of_turns(ids, MOST_OUTCOMES) if identity.sees(outcome)]
-    rewards = view.rewards.of_turns(ids)
+    said, decided = _by_turn(outcomes), _by_turn(view.rewards.of_turns(ids))
     of_session = view.outcomes.of_session(identity.namespace, session_id, MOST_OUTCOMES)
     return {
         "session_id": session_id,
-        "turns": [_described(turn, outcomes, rewards) for turn in with_call_times(turns)],
+        "complete": are_all,
+        "turns": [
+            _described(turn, said[turn.inference_id], decided[turn.inference_id]) for turn in with_call_times(turns)
+        ],
         "outcomes": [
             plain(outcome) for outcome in of_session if outcome.inference_id is None and identity.sees(outcome)
         ],
     }
 
 
+def _by_turn(events: Sequence[_About]) -> defaultdict[InferenceId | None, list[_About]]:
+    found: defaultdict[InferenceId | None, list[_About]] = defaultdict(list)
+    for event in events:
+        found[event.inference_id].append(event)
+    return found
+
+
 def _described(turn: Completion, outcomes: list[Outcome], rewards: list[Reward]) -> dict[str, Any]:
-    fields = to_builtins(turn)
+    fields = to_builtins(msgspec.structs.replace(turn, messages=(), tools=()))
     return {
         **{name: fields[name] for name in _TURN_FIELDS},
         "stored": turn.unstored is None,
         "prompt_tokens": turn.num_prompt_tokens,
         "completion_tokens": turn.num_output_tokens,
-        "outcomes": [plain(outcome) for outcome in outcomes if outcome.inference_id == turn.inference_id],
-        "rewards": [plain(reward) for reward in rewards if reward.inference_id == turn.inference_id],
+        "outcomes": [plain(outcome) for outcome in outcomes],
+        "rewards": [plain(reward) for reward in rewards],
     }

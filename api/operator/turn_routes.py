@@ -28,6 +28,8 @@ _FIELDS = (
     "ttft_ms", "latency_ms", "tags",
 )  # fmt: skip
 
+_MOST_FOLLOWING = 16  # turns in which the times of its calls are looked for
+
 
 def turn_router(context: Context) -> APIRouter:
     router = APIRouter(tags=["turns"])
@@ -82,7 +84,7 @@ def _with_times(view: View, identity: Identity, turn: Completion) -> Completion:
     """Return the turn with the times of its calls, which stand with their results in the turns that continue it."""
     if not turn.tool_calls:
         return turn
-    following = [each for each in view.turns.following(turn) if identity.sees(each)]
+    following = [each for each in view.turns.following(turn, _MOST_FOLLOWING) if identity.sees(each)]
     return with_call_times([turn, *following])[0]
 
 

@@ -44,6 +44,7 @@ class SaidTurn(MadeTurn, frozen=True, kw_only=True):
 _decode_made = codec.decoder(MadeTurn).decode
 _decode_said = codec.decoder(SaidTurn).decode
 _decode_outcome = codec.decoder(Outcome).decode
+_AT_ONCE = 16  # records that are fetched
 _NEWEST_OF_EACH = 16  # turns looked at for one that is asked for
 
 
@@ -165,14 +166,17 @@ class TurnsReader(Repository):
 
         Its ids are asked for alone: a query with the time in it may walk all that the namespace has had since then."""
         known = tables.turns.c
-        ids = self._connection.execute(
-            select(known.inference_id).where(known.namespace == namespace, known.session_id == session_id)
-        ).scalars()
-        newest = sorted((each for each in ids if each >= first_id(after)), reverse=True)[:limit]
+        newest = [each for each in self._newest_ids(namespace, session_id) if each >= first_id(after)][:limit]
         rows = self._connection.execute(
             select(known.record).where(known.inference_id.in_(newest)).order_by(known.inference_id.desc())
         )
         return [_decode_made(row.record) for row in rows]
+
+    def _newest_ids(self, namespace: Namespace, session_id: SessionId) -> list[InferenceId]:
+        """Return the ids of a session's turns, the newest first: they begin with the time."""
+        known = tables.turns.c
+        query = select(known.inference_id).where(known.namespace == namespace, known.session_id == session_id)
+        return sorted(map(InferenceId, self._connection.execute(query).scalars()), reverse=True)
 
     def which_of(self, namespace: Namespace, inference_ids: Collection[InferenceId]) -> set[InferenceId]:
         """Return those of the given turns that the namespace has."""
@@ -191,6 +195,27 @@ class TurnsReader(Repository):
         )
         return [_decode_turn(row.record) for row in rows]
 
+    def newest_of_session(
+        self, namespace: Namespace, session_id: SessionId, most: int, most_bytes: int
+    ) -> tuple[list[Completion], bool]:
+        """Return the newest turns of a session, in its order, and whether these are all.
+
+        They are at most so many, and their records so many bytes; the newest is there in any case."""
+        known, newest = tables.turns.c, self._newest_ids(namespace, session_id)
+        rows = self._connection.execute(
+            select(known.record).where(known.inference_id.in_(newest[:most])).order_by(known.inference_id.desc()),
+            execution_options={"yield_per": _AT_ONCE},
+        )
+        turns, size = list[Completion](), 0
+        for row in rows:
+            size += len(row.record)
+            if turns and size > most_bytes:
+                break
+            turns.append(_decode_turn(row.record))
+        rows.close()
+        in_order = sorted(turns, key=lambda turn: (turn.turn_index, turn.received_at, turn.inference_id))
+        return in_order, len(turns) == len(newest)
+
     def parents(self, namespace: Namespace, session_id: SessionId) -> dict[InferenceId, InferenceId | None]:
         """Return the turns of a session, each with the one that it continues."""
         table = tables.turns
@@ -201,7 +226,7 @@ class TurnsReader(Repository):
         )
         return {InferenceId(row.inference_id): row.parent_id and InferenceId(row.parent_id) for row in rows}
 
-    def following(self, turn: Completion) -> list[Completion]:
+    def following(self, turn: Completion, most: int | None = None) -> list[Completion]:
         """Return the turns that continue one, the first first: several where its session branches there."""
         table = tables.turns
         rows = self._connection.execute(
@@ -209,6 +234,7 @@ class TurnsReader(Repository):
             .where(table.c.namespace == turn.namespace, table.c.session_id == turn.session_id)
             .where(table.c.parent_id == turn.inference_id)
             .order_by(table.c.turn_index, table.c.received_at, table.c.inference_id)
+            .limit(most)
         )
         return [_decode_turn(row.record) for row in rows]
 

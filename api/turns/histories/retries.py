@@ -43,7 +43,7 @@ def _missed(view: View, namespace: Namespace, inference_id: InferenceId, now: da
     turn = view.turns.get(namespace, inference_id)
     if turn is None or now - (turn.received_at + timedelta(milliseconds=turn.latency_ms)) > _PATIENCE:
         return None
-    return None if view.turns.following(turn) else turn
+    return None if view.turns.following(turn, 1) else turn
 
 
 def request_mark(digest: str, named_session: SessionId | None) -> str:

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from api_harness import MODEL, Service, serve, wait_for
 from scripted_policy import says
 
+from api.operator import session_routes
 from core.events import Completion, SessionEnded, Topic
 
 
@@ -143,7 +145,7 @@ def test_text_parts_and_developer_messages_are_what_they_mean(service: Service) 
     assert second.parent_id == first.inference_id
 
 
-def test_the_tree_with_outcomes(service: Service) -> None:
+def test_the_tree_with_outcomes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     service.policy.scripts += [says("one"), says("two", versions=[2, 2, 2, 2])]
     first = ask(service, "a", session_id="s1")
     second = ask(service, user("a"), assistant("one"), user("b"), session_id="s1")
@@ -157,6 +159,10 @@ def test_the_tree_with_outcomes(service: Service) -> None:
     assert tree["turns"][1]["outcomes"][0]["outcome_id"] == said.json()["feedback_id"]
     assert tree["turns"][1]["rewards"] == []
     assert [outcome["name"] for outcome in tree["outcomes"]] == ["rating"]
+    assert tree["complete"] is True
+    monkeypatch.setattr(session_routes, "_MOST_TURNS", 1)
+    end = service.get("/v1/sessions/s1").json()
+    assert (end["turns"], end["complete"]) == (tree["turns"][1:], False)
 
 
 def test_the_end_of_a_session_is_logged(service: Service) -> None:

@@ -149,6 +149,9 @@ def test_a_sessions_turns_come_in_order(store: Store, completion: Callable[..., 
         work.turns.put(made)
     with store.look() as view:
         assert [turn.turn_index for turn in view.turns.of_session(DEFAULT, session)] == [0, 1, 2]
+        assert view.turns.newest_of_session(DEFAULT, session, 3, 1 << 20) == ([made[1], made[2], made[0]], True)
+        assert view.turns.newest_of_session(DEFAULT, session, 2, 1 << 20) == ([made[1], made[2]], False)
+        assert view.turns.newest_of_session(DEFAULT, session, 3, 1) == ([made[2]], False)
 
 
 def test_outcomes_are_found_by_what_they_speak_of(

@@ -75,6 +75,7 @@ USES: dict[str, Callable[[Any], object]] = {
     "turns.sessions_among": lambda view: view.turns.sessions_among(NAMESPACE, [session_id(number) for number in MANY]),
     "turns.which_of": lambda view: view.turns.which_of(NAMESPACE, IDS),
     "turns.of_session": lambda view: view.turns.of_session(NAMESPACE, SESSION),
+    "turns.newest_of_session": lambda view: view.turns.newest_of_session(NAMESPACE, SESSION, 4, 1 << 20),
     "turns.parents": lambda view: view.turns.parents(NAMESPACE, SESSION),
     "turns.following": lambda view: view.turns.following(turn(100)),
     "turns.has_others": lambda view: view.turns.has_others(NAMESPACE, SESSION, UserHash("u")),
