@@ -59,6 +59,7 @@ def _bodies(chance: random.Random) -> Iterator[tuple[str, bytes]]:
         "one wide schema",
         _chat(MESSAGES, tools=[{"type": "function", "function": {"name": "f", "parameters": schema}}]),
     )
+    yield "kept for each choice", _chat([{**MESSAGES[0], "name": "n" * (SIZE // 2)}], n=16)
     yield "metadata", _chat(MESSAGES, metadata={f"k{number}": "v" for number in range(SIZE // 20)})
     yield (
         "feedback's tags",

@@ -13,6 +13,9 @@ STREAMED = (
     b'"messages": [{"role": "user", "content": "[web] write total(xs): sum of xs"}]}'
 )
 
+BEHIND = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 5_000
+"""Requests that wait, in one piece, for an answer before them."""
+
 
 def unread(path: str, key: str, body: bytes = b"") -> bytes:
     """Return the bytes of a whole request, whose answer will not be read."""

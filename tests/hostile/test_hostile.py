@@ -12,7 +12,7 @@ import pytest
 from hostile_bodies import large_bodies
 from hostile_log import events
 from hostile_requests import attacks, not_stored
-from hostile_sockets import BODY, HEADERS, STREAMED, besiege, unread
+from hostile_sockets import BEHIND, BODY, HEADERS, STREAMED, besiege, unread
 from hostile_table import GROWTH_BYTES, HostileTable
 from hostile_user import cut_short, good, schemas
 from hostile_world import ADMIN_KEY, PLUGIN_KEY, READER_KEY, SETTINGS, Phases, World, bearer, percentile
@@ -116,6 +116,9 @@ def _besieged(world: World, phases: Phases) -> None:
     phases.begin("clients that never end")
     ended = besiege(world.service.url, [HEADERS, BODY] * (CLIENTS // 2), HOLD_S, ENDED_S)
     assert ended == CLIENTS
+    phases.begin("requests behind others")
+    ended = besiege(world.service.url, [unread("/docs", PLUGIN_KEY) + BEHIND] * STREAMS, HOLD_S, ENDED_S)
+    assert ended == STREAMS
     phases.begin("clients that never read")
     page, stream = unread("/metrics", ADMIN_KEY), unread("/v1/chat/completions", PLUGIN_KEY, STREAMED)
     besiege(world.service.url, [page] * (CLIENTS - STREAMS) + [stream] * STREAMS, HOLD_S)

@@ -9,7 +9,7 @@ from core.section import Section
 
 class BodySettings(Section):
     max_bytes: int = Field(default=4 << 20, gt=0)
-    """Larger request bodies are refused with 413."""
+    """Larger request bodies are refused with 413; and those that are larger times `n`: each choice keeps all of one."""
     large_bytes: int = Field(default=64 << 10, ge=1 << 10)
     """Larger ones are read by a process of their own, one after the other, while everybody else is served."""
     in_flight_bytes: int = Field(default=64 << 20, gt=0)
