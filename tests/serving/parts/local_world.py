@@ -80,6 +80,16 @@ class Answer:
         self.cached_tokens = chunks[0].cached_tokens
 
 
+def assert_exact(world: World, given: Answer, temperature: float = 1.0) -> None:
+    """Assert that each token's log-probability is that of its version, over the full prefix."""
+    tokens = [*given.request.prompt_token_ids, *given.token_ids]
+    assert len(given.logprobs) == len(given.token_ids) == len(given.versions)
+    scored = {version: world.score(version, tokens, temperature) for version in set(given.versions)}
+    first = len(given.request.prompt_token_ids) - 1
+    expected = torch.stack([scored[version][first + at] for at, version in enumerate(given.versions)])
+    assert (expected - torch.tensor(given.logprobs)).abs().max() <= 1e-4
+
+
 def request(
     prompt: list[int], *, stop: tuple[int, ...] = (), version: int | None = None, **fields: Any
 ) -> GenerateRequest:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 import torch
-from local_world import CONTEXT, VOCABULARY, Answer, Gate, World, answer, answers, prompt, request
+from local_world import CONTEXT, VOCABULARY, Answer, Gate, World, answer, answers, assert_exact, prompt, request
 
 from core import telemetry
 from core.events import Sampling
@@ -20,16 +20,6 @@ from serving.engines.local.modules.given import load_given, own_logits
 from serving.engines.local.sampler import sample
 
 LENGTHS = (1, 3, 16, 17, 40, 64, 90, 5)
-
-
-def assert_exact(world: World, given: Answer, temperature: float = 1.0) -> None:
-    """Assert that each token's log-probability is that of its version, over the full prefix."""
-    tokens = [*given.request.prompt_token_ids, *given.token_ids]
-    assert len(given.logprobs) == len(given.token_ids) == len(given.versions)
-    scored = {version: world.score(version, tokens, temperature) for version in set(given.versions)}
-    first = len(given.request.prompt_token_ids) - 1
-    expected = torch.stack([scored[version][first + at] for at, version in enumerate(given.versions)])
-    assert (expected - torch.tensor(given.logprobs)).abs().max() <= 1e-4
 
 
 def test_greedy_equals_generate_for_mixed_lengths_in_one_batch(
