@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from api.access.context import Context
 from api.access.identity import KeyRing
+from api.access.low_priority import LowPlaces
 from api.access.origin_check import OriginCheck
 from api.access.routes import ACCESS, AccessCheck, check_routes
 from api.access.services import ApiServices
@@ -143,9 +144,11 @@ def create_app(services: ApiServices) -> FastAPI:
 
     Raises ConfigError for settings that would let strangers in and for a wrong table of events, LookupError for a
     route that the access table lacks."""
-    ring = KeyRing(services.settings, known_keys(services.store), services.clock.now)
+    settings = services.settings
+    ring = KeyRing(settings, known_keys(services.store), services.clock.now)
     stored = StoredKeys(services.store, ring, services.clock)
-    context = Context(services, ring, _reader(services), Bodies(services.settings.bodies), stored)
+    places = LowPlaces(settings.low_priority)
+    context = Context(services, ring, _reader(services), Bodies(settings.bodies), places, stored)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

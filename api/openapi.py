@@ -48,6 +48,7 @@ _SESSION_HEADERS = {
     "x-onward-store": "false: store none of its words, and do not learn from it",
     "x-onward-strict": "true: refuse the request if anything in it would be ignored",
     "x-onward-environment": "production or simulated",
+    "x-onward-priority": "low: nobody waits for it, and it gives way to whoever is waited for; normal when absent",
     "x-onward-environment-image": "Digest of the image that the turn's tools run in: sha256:…",
     "x-onward-harness": "Version of the client that made the prompt",
 }

@@ -16,6 +16,7 @@ Purpose = Literal["turn", "suggestion", "side", "summary", "judge"]
 SegmentKind = Literal["thinking", "tool", "answer", "forced"]
 Arm = Literal["live", "canary", "holdback", "shadow"]
 Environment = Literal["production", "simulated"]
+Priority = Literal["normal", "low"]  # low: nobody waits for it, and it gives way to whoever is waited for
 Protocol = Literal["chat", "completions", "responses", "messages", "fim", "infill", "tabby"]
 OutcomeSource = Literal["client", "user", "environment", "judge", "derived"]
 ReleaseState = Literal["candidate", "canary", "live", "retired", "superseded", "rejected", "rolled_back"]
@@ -184,6 +185,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     ttft_ms: float | None = None
     latency_ms: float
     environment: Environment = "production"
+    priority: Priority = "normal"
     learn: bool = True
     session_done: bool = False
     has_instructions: bool = False  # the first message was the request's instructions, which do not outlive it

@@ -28,8 +28,10 @@ def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: str
 
 # api
 TURNS = _counter("turns", "Turns answered, by workload and finish reason", "workload", "finish_reason")
-TURN_SECONDS = _histogram("turn_seconds", "From request to last chunk", _LATENCY_BUCKETS_S)
-FIRST_TOKEN_SECONDS = _histogram("first_token_seconds", "From request to first token", _LATENCY_BUCKETS_S)
+TURN_SECONDS = _histogram("turn_seconds", "From request to last chunk, of normal priority", _LATENCY_BUCKETS_S)
+FIRST_TOKEN_SECONDS = _histogram(
+    "first_token_seconds", "From request to first token, of normal priority", _LATENCY_BUCKETS_S
+)
 UNTRAINABLE_TURNS = _counter("untrainable_turns", "Turns that cannot be trained on, by reason", "reason")
 REQUEST_ERRORS = _counter("request_errors", "Requests refused or failed, by status", "status")
 IGNORED_FIELDS = _counter("ignored_fields", "Fields of requests that changed nothing, by client", "client", "field")
@@ -59,6 +61,10 @@ BRANCHES = _counter("session_branches", "Turns, by how their prompt was made", "
 OWN_REQUESTS = _counter("own_requests", "Requests of clients for themselves that were known by their prompts", "kind")
 UNLOGGED_TURNS = _counter("unlogged_turns", "Turns served while neither log nor spool took them")
 LIMITED_REQUESTS = _counter("limited_requests", "Requests refused for their rate, by whose limit it was", "limit")
+LOW_PRIORITY_UNDER_WAY = _gauge("low_priority_requests", "Answers of low priority that are under way")
+LOW_PRIORITY_REFUSED = _counter(
+    "low_priority_refused", "Requests of low priority refused since as many were under way as may be"
+)
 AUDITED = _counter("audited_deeds", "Entries of the audit trail that this process wrote, by kind", "kind")
 AUDIT_BROKEN = _gauge("audit_broken", "Whether the audit trail lacks an entry that it once had (1)")
 CONNECTIONS = _gauge("connections", "Connections to the API")
@@ -154,9 +160,10 @@ SWAPS = _counter("swaps", "Versions that went live")
 ROLLBACKS = _counter("rollbacks", "Versions taken back, by whom", "by")
 CANARY = _gauge("canary", "Figures of the running canary's test", "figure")
 GATE_REFUSALS = _counter("gate_refusals", "Versions that a gate refused")
-REPREFILLED_TOKENS = _counter("reprefilled_tokens", "Tokens computed again because of a swap")
+REPREFILLED_TOKENS = _counter("reprefilled_tokens", "Tokens computed again because of a swap or a pause")
 PREFILLED_TOKENS = _counter("prefilled_tokens", "Prompt tokens computed")
 CACHED_TOKENS = _counter("cached_tokens", "Prompt tokens found in a prefix cache")
+PAUSED_REQUESTS = _counter("paused_requests", "Times that a request of low priority lost its slot to another")
 NOT_FINITE_ROWS = _counter("not_finite_rows", "Requests that failed alone because their numbers were not finite")
 GENERATED_TOKENS = _counter("generated_tokens", "Tokens sampled")
 RUNNING_REQUESTS = _gauge("running_requests", "Requests in the engine")
@@ -165,7 +172,9 @@ BUSY_SECONDS = _counter(
 )
 WAITING_REQUESTS = _gauge("waiting_requests", "Requests that wait for a slot of the engine in this process")
 WAITING_REQUESTS.set(math.nan)  # until there is such an engine
-QUEUE_SECONDS = _histogram("queue_seconds", "From a request's arrival at the engine to its slot", _LATENCY_BUCKETS_S)
+QUEUE_SECONDS = _histogram(
+    "queue_seconds", "From the arrival at the engine of a request of normal priority to its slot", _LATENCY_BUCKETS_S
+)
 REPLICAS = _gauge("replicas", "Engines of the fleet, by state", "state")
 REPLICA_REQUESTS = _counter("replica_requests", "Requests sent to a replica, by how they ended", "replica", "outcome")
 ROUTER_RETRIES = _counter("router_retries", "Requests that a replica lost before a token, and another was asked")

@@ -13,8 +13,8 @@ NOT_STORED: Final = "not_stored"
 KEPT: Final = frozenset(
     {
         "inference_id", "session_id", "turn_index", "parent_id", "group_id", "namespace", "user_id", "key_id",
-        "workload", "purpose", "client", "protocol", "ignored", "harness_version", "environment_image", "received_at",
-        "policy", "policy_versions", "replica", "experiment_id", "arm", "arm_assigned", "propensity",
+        "workload", "priority", "purpose", "client", "protocol", "ignored", "harness_version", "environment_image",
+        "received_at", "policy", "policy_versions", "replica", "experiment_id", "arm", "arm_assigned", "propensity",
         "tokenizer_digest", "renderer", "finish_reason", "broken_calls", "delivered_tokens", "ttft_ms", "latency_ms",
         "environment", "learn", "session_done",
     }

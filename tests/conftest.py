@@ -26,6 +26,7 @@ _WITH_ENGINES = (
     "tests/e2e/engines/test_canary_service.py",
     "tests/e2e/engines/test_sglang_service.py",
     "tests/e2e/engines/test_soak.py",
+    "tests/serving/engines/test_sglang_priorities.py",
     "tests/serving/engines/test_sglang_swap.py",
     "tests/serving/engines/test_smollm2.py",
 )
@@ -93,6 +94,7 @@ _DEEP = (
     "tests/faults/test_late_services.py",
     "tests/faults/test_rebalances.py",
     "tests/faults/test_spool_full.py",
+    "tests/serving/engines/test_sglang_priorities.py",
     "tests/serving/engines/test_smollm2.py",
     "tests/test_smollm2.py",
 )

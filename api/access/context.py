@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from prometheus_client import Counter
 
 from api.access.identity import KeyRing
+from api.access.low_priority import LowPlaces
 from api.access.services import ApiServices
 from api.access.stored_keys import StoredKeys
 from api.http.background import Background
@@ -23,6 +24,7 @@ class Context:
     keys: KeyRing
     reader: BodyReader
     bodies: Bodies
+    low_places: LowPlaces
     stored_keys: StoredKeys
     background: Background = field(default_factory=Background)
     _turn_counters: dict[tuple[str, FinishReason], Counter] = field(default_factory=dict)

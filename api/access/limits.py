@@ -4,8 +4,10 @@ import math
 from collections.abc import Mapping
 
 from api.access.identity import Identity
+from api.access.low_priority import lowered
 from api.http.asgi import RawHeaders
 from core.errors import RateLimited
+from core.events import Priority
 from core.ids import Namespace
 from core.ports import Allowance, Bucket, LiveState
 from core.telemetry import LIMITED_REQUESTS
@@ -22,13 +24,14 @@ class TooManyRequests(RateLimited):
         self.headers = headers
 
 
-async def admit(live_state: LiveState, identity: Identity) -> RawHeaders:
+async def admit(live_state: LiveState, identity: Identity, priority: Priority | None = None) -> RawHeaders:
     """Count a request and return how its limits stand, as headers of the answer. Raises TooManyRequests."""
     live_state.count(identity.namespace, REQUESTS)
     if not identity.buckets:
         return _UNLIMITED
-    allowances = await live_state.take(identity.buckets)
-    bucket, allowed = min(zip(identity.buckets, allowances, strict=True), key=_tightness)
+    buckets = lowered(identity.buckets) if priority == "low" else identity.buckets
+    allowances = await live_state.take(buckets)
+    bucket, allowed = min(zip(buckets, allowances, strict=True), key=_tightness)
     headers = _headers(bucket, allowed)
     if allowed.wait_s > 0:
         raise _refusal(bucket, allowed, headers)

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from api.access.clients import count_refused
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.limits import ERRORS, admit
+from api.access.low_priority import header_priority
 from api.access.routes import Need
 from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, hint_text, send_body, send_error
 from api.http.body_shape import Raw
@@ -38,14 +40,12 @@ class GenerationEndpoint:
         try:
             identity = self._context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
             self._need.check(identity)
-            limits = await admit(services.live_state, identity)
+            limits = await admit(services.live_state, identity, header_priority(headers))
             exchange = await self._read(identity, headers, receive)
             exchange.limits = limits
             async with HangUp(receive):
-                if exchange.streams:
-                    await _stream(exchange, send)
-                else:
-                    await _answer(exchange, send)
+                with self._place_of(exchange):
+                    await (_stream if exchange.streams else _answer)(exchange, send)
         except (RequestError, Unavailable) as error:
             if identity is not None:
                 services.live_state.count(identity.namespace, ERRORS)
@@ -56,6 +56,10 @@ class GenerationEndpoint:
                 await send_error(send, error, shape_of(scope))
         except ClientGone:
             return
+
+    def _place_of(self, exchange: Exchange) -> AbstractContextManager[None]:
+        is_low = exchange.plan.intake.priority == "low"
+        return self._context.low_places.take(len(exchange.turns)) if is_low else nullcontext()
 
     async def _read(self, identity: Identity, headers: Headers, receive: Receive) -> Exchange:
         body = await self._context.bodies.read(headers, receive)

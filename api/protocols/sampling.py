@@ -4,6 +4,7 @@ import hashlib
 
 import msgspec
 
+from api.access.low_priority import FLEX
 from api.requests.bodies import MAX_STOPS, GenerationBody
 from api.requests.ignored import take_ignored
 from core.errors import InvalidRequest, TooLarge
@@ -112,6 +113,8 @@ def check_choices(body: GenerationBody, body_bytes: int, most_bytes: int) -> Non
 def ignored_options(body: GenerationBody) -> list[str]:
     """Take the options that are ignored out of a body, and return their names."""
     found = take_ignored(body)
+    if body.service_tier not in (None, FLEX):
+        found.insert(0, "service_tier")
     if body.stream_options is not None:
         found += take_ignored(body.stream_options, "stream_options.")
     return found

@@ -52,7 +52,7 @@ class GenerationBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     session_id: str | None = None
     session_done: bool | None = None
     repetition_penalty: float | None = None
-    service_tier: Ignored = UNSET
+    service_tier: str | None = None  # flex: low priority; others change nothing
     prompt_cache_key: Ignored = UNSET
     prompt_cache_retention: Ignored = UNSET
     safety_identifier: Ignored = UNSET

@@ -192,7 +192,7 @@ class ResponsesBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     context_management: Ignored = UNSET
     truncation: Literal["auto", "disabled"] | None = None
     max_tool_calls: PositiveInt | None = None
-    service_tier: Ignored = UNSET
+    service_tier: str | None = None  # as in the chat
     safety_identifier: Ignored = UNSET
     prompt_cache_key: Ignored = UNSET
     prompt_cache_retention: Ignored = UNSET

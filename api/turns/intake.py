@@ -10,6 +10,7 @@ import msgspec
 from api.access.clients import client_of
 from api.access.context import Context
 from api.access.identity import Identity
+from api.access.low_priority import priority_of
 from api.http.asgi import Headers, header_text, hint_text
 from api.requests.bodies import GenerationBody, TurnType
 from api.turns.histories.own_requests import own_request
@@ -18,7 +19,7 @@ from api.turns.session_ids import is_id, session_hint
 from api.turns.speakers import cache_scope, speaker_of
 from core import telemetry
 from core.errors import InvalidRequest, NotFound
-from core.events import Environment, Purpose
+from core.events import Environment, Priority, Purpose
 from core.ids import SessionId, UserHash
 from core.settings import WORKLOAD_NAME
 from core.tracing import Caller, caller_of, is_on
@@ -46,6 +47,7 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     harness_version: str | None
     environment_image: str | None
     environment: Environment
+    priority: Priority
     learn: bool
     store: bool  # False if no words of the turn may be stored
     session_done: bool
@@ -103,6 +105,7 @@ def take_in(
         harness_version=_harness(headers),
         environment_image=_image(headers),
         environment=_environment(headers) or services.settings.advanced.environment,
+        priority=priority_of(headers, body.service_tier),
         learn=_learn(headers, stored),
         store=stored,
         session_done=_flag(headers, b"x-session-done", body.session_done, "session_done"),

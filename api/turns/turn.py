@@ -215,6 +215,7 @@ class Turn:
             cache_key=plan.place.session_id,
             cache_scope=plan.intake.cache_scope,
             remember=plan.intake.store,
+            priority=plan.intake.priority,
         )
 
     @property
@@ -274,8 +275,9 @@ class Turn:
     def _count(self, turn: Completion) -> None:
         self._context.turn_counter(turn.workload, turn.finish_reason).inc()
         self._services.live_state.count(turn.namespace, TURNS)
-        telemetry.TURN_SECONDS.observe(turn.latency_ms / _S_TO_MS)
-        if turn.ttft_ms is not None:
+        if turn.priority == "normal":
+            telemetry.TURN_SECONDS.observe(turn.latency_ms / _S_TO_MS)
+        if turn.ttft_ms is not None and turn.priority == "normal":
             telemetry.FIRST_TOKEN_SECONDS.observe(turn.ttft_ms / _S_TO_MS)
         for reason in self.untrainable_reasons:
             telemetry.UNTRAINABLE_TURNS.labels(reason).inc()
@@ -351,6 +353,7 @@ class Turn:
             ttft_ms=None if first_s is None else (first_s - intake.started_s) * _S_TO_MS,
             latency_ms=(now_s - intake.started_s) * _S_TO_MS,
             environment=intake.environment,
+            priority=intake.priority,
             learn=intake.learn,
             session_done=intake.session_done,
             has_instructions=plan.has_instructions,

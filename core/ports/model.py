@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from core.events import FinishReason, Grammar, GrammarMasks, Sampling, ToolCall, VersionSpan
+from core.events import FinishReason, Grammar, GrammarMasks, Priority, Sampling, ToolCall, VersionSpan
 from core.grammars.wanted import WantedAnswer
 from core.ids import InferenceId, PolicyRef
 from core.operations.fleet import Assignment
@@ -21,6 +21,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_key: str | None = None  # requests with one key go to one replica, where their prefix is: the session
     cache_scope: str | None = None  # only requests of one scope go on from what another has computed
     remember: bool = True  # False: the engine's cache keeps nothing of it, where the engine can be told so
+    priority: Priority = "normal"  # low: it waits for all others, and is paused for them; its tokens stay exact
     is_case: bool = False  # nobody's: who answers it does not serve users yet
 
 

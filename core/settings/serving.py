@@ -28,7 +28,8 @@ class SglangTimeoutSettings(Section):
     drain_s: float = Field(default=20.0, ge=0)
     """How long a host that is stopped waits for requests under way."""
     silence_s: float = Field(default=60.0, gt=0)
-    """How long a request may get nothing from its server before it counts as lost."""
+    """How long a request may get nothing from its server before it counts as lost. One of low priority, which others
+    pass, may for as long as its server is well."""
     health_every_s: float = Field(default=5.0, gt=0)
     """How often a server must show that it still generates."""
     health_s: float = Field(default=10.0, gt=0)
@@ -106,6 +107,9 @@ class FleetSettings(Section):
     """How long a request waits for an engine while none serves, or the one that had it is lost before a token."""
     heartbeat_timeout_s: float = Field(default=5.0, gt=0)
     """A replica without a heartbeat for this long is gone: it gets no requests, and nothing waits for it."""
+    low_priority: int = Field(default=16, ge=1)
+    """Most requests of low priority that one process has under way on one engine; others of them wait. The engine
+    pauses them for whoever else comes, but until then they compute in the same steps."""
 
 
 class ServingSettings(Section):

@@ -54,6 +54,7 @@ class FleetPolicy:
         self._context_length = min(settings.context_length or facts.context_length, facts.context_length)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: defaultdict[str, set[RemoteGeneration]] = defaultdict(set)  # by replica
+        self._low: Counter[str] = Counter()  # of those the ones of low priority, by replica
         self._busy = BusyTime()
         self._suspects: dict[str, float] = {}  # until when, monotonic
         self._newest_heard: dict[PolicyName, Version] = {}
@@ -119,10 +120,17 @@ class FleetPolicy:
     async def _choose(self, request: GenerateRequest, tried: set[str], deadline_s: float) -> Replica:
         """Choose a replica; wait when none can answer, or all that can have just failed.
 
-        A request for a certain version does not wait: the caller knows another one. Raises EngineUnavailable."""
+        A request for a certain version does not wait: the caller knows another one. One of low priority waits as long
+        as all that can have as many such as they may. Raises EngineUnavailable."""
         while True:
             load = Counter({name: len(generations) for name, generations in self._under_way.items()})
             able = choose(self._view.snapshot, request.version, request.cache_key, load, self._suspected())
+            if request.priority == "low" and able:
+                able = [replica for replica in able if self._low[replica.name] < self._settings.fleet.low_priority]
+                if not able:
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+                    deadline_s += _LOOK_AGAIN_S
+                    continue
             if able and able[0].name not in tried:
                 return able[0]
             if request.version is not None:
@@ -144,6 +152,7 @@ class FleetPolicy:
         generation, outcome = self._engines.generation(replica.url, request), "hung_up"
         stream = generation.stream()
         self._under_way[replica.name].add(generation)  # before anything is awaited: others choose by it
+        self._low[replica.name] += request.priority == "low"
         self._busy.one_more()
         try:
             followed = await self._follow(replica, request)
@@ -161,6 +170,7 @@ class FleetPolicy:
             raise
         finally:
             self._under_way[replica.name].discard(generation)
+            self._low[replica.name] -= request.priority == "low"
             self._busy.one_less()
             telemetry.REPLICA_REQUESTS.labels(replica.name, outcome).inc()
             await stream.aclose()

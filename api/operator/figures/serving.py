@@ -26,6 +26,8 @@ def serving_router(context: Context) -> APIRouter:
     async def get_serving(request: Request) -> Response:
         """Return the speed of the newest `turns` turns of the caller's namespace, the queue, and sizes in bytes.
 
+        Turns of low priority, for which nobody waits, are left out of the speed.
+
         `tokens_per_s` is a turn's, from its first token to its last. The queue is that of an engine in this process,
         or of SGLang's where it tells (`--enable-metrics`), which does not tell how many wait: null while there was no
         request. `disk` has what this machine holds of the service's parts, and what is free.
@@ -40,7 +42,7 @@ def serving_router(context: Context) -> APIRouter:
                 "object": "serving",
                 "turns": len(turns),
                 "since": turns[-1].received_at if turns else None,
-                **_speed(turns),
+                **_speed([turn for turn in turns if turn.priority == "normal"]),
                 "queue": _queue() if is_shown else None,
                 "disk": await asyncio.to_thread(services.disk) if is_shown else None,
             }

@@ -70,7 +70,7 @@ class Response(msgspec.Struct, kw_only=True, gc=False):
     truncation: str
     store: bool
     background: bool = False
-    service_tier: str = "default"
+    service_tier: str
     metadata: dict[str, str]
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

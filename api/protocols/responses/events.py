@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from api.access.context import Context
+from api.access.low_priority import tier_of
 from api.http.errors import error_response, in_openais_shape
 from api.protocols.exchange import Exchange
 from api.protocols.logprobs import TokenLogprob, token_logprobs
@@ -48,7 +49,7 @@ class ResponseExchange(Exchange):
         self, context: Context, plan: TurnPlan, body: ResponsesBody, custom: Collection[str], *, with_logprobs: bool
     ) -> None:
         super().__init__(context, plan, model=body.model, streams=bool(body.stream))
-        self._echo = echo(body)
+        self._echo = echo(body) | {"service_tier": tier_of(plan.intake.priority)}
         self._custom = custom
         self._with_logprobs = with_logprobs
         self._sequence_number = 0

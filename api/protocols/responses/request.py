@@ -97,6 +97,7 @@ class Translated:
             session_id=body.session_id,
             session_done=body.session_done,
             turn_type=body.turn_type,
+            service_tier=body.service_tier,
         )
 
     @staticmethod

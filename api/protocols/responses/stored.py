@@ -7,6 +7,7 @@ from fastapi import Response as HttpResponse
 
 from api.access.context import Context
 from api.access.limits import admit
+from api.access.low_priority import tier_of
 from api.access.plain import identity_of, json_response, only_parameters
 from api.protocols.responses.answers import Response, Usage, output_of, status_of
 from api.protocols.responses.earlier import turn_named
@@ -67,6 +68,7 @@ def _response(turn: Completion) -> Response:
         reasoning=None,
         truncation="disabled",
         store=True,
+        service_tier=tier_of(turn.priority),
         metadata=turn.tags,
         user=None,
     )

@@ -153,6 +153,16 @@ class AdvancedApiSettings(Section):
     """How long an order to the release controller is waited for before it is answered as accepted."""
 
 
+class LowPrioritySettings(Section):
+    """Requests of low priority (`x-onward-priority: low`), which never take the last places."""
+
+    at_once: int = Field(default=64, ge=0)
+    """Most of them under way in one process; what exceeds it is refused with 503, and told when to try again. 0: all
+    are refused."""
+    retry_after_s: int = Field(default=1, ge=1)
+    """When to try again, at the soonest; later where answers take so long that no place is free by then."""
+
+
 class ApiSettings(Section):
     host: str = "127.0.0.1"
     """Address to listen on. Anything but loopback needs keys."""
@@ -176,5 +186,7 @@ class ApiSettings(Section):
     """How large they may be, and what reading large ones may cost."""
     connections: ConnectionSettings = ConnectionSettings()
     """How many there may be, and how long each may take over what."""
+    low_priority: LowPrioritySettings = LowPrioritySettings()
+    """Requests that nobody waits for: how many there may be."""
     advanced: AdvancedApiSettings = AdvancedApiSettings()
     """Settings that are rarely changed."""

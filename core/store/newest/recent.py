@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, bindparam, select
 
 from core import codec
 from core.clock import from_micros
-from core.events import OutcomeSource, Protocol
+from core.events import OutcomeSource, Priority, Protocol
 from core.ids import InferenceId, Namespace, SessionId, UserHash
 from core.store.database import tables
 from core.store.database.repository import Repository
@@ -46,6 +46,7 @@ class Served(msgspec.Struct, frozen=True, tag="completion", kw_only=True):
     ignored: tuple[str, ...] = ()
     trainable: bool
     untrainable_reasons: tuple[str, ...] = ()
+    priority: Priority = "normal"
     delivered_tokens: int
     ttft_ms: float | None = None
     latency_ms: float

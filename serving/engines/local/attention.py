@@ -8,7 +8,7 @@ Rows that decode come first and share one call; each prefill row attends by itse
 queries (GQA, arXiv 2305.13245) are never expanded: decode treats a group's G queries as G positions of one key head."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from mmap import mmap
@@ -43,10 +43,24 @@ class _Prefill:
     mask_PC: Tensor | None  # None: nothing before it, plainly causal
 
 
-class Plan:
-    """The plan of one step: the place of each token, and what each row sees. Decode rows come first."""
+class GaveWay(Exception):
+    """A step ended between two layers, since its rows give way to others. What it has written is written again."""
 
-    def __init__(self, rows: Sequence[Row], slot_tokens: int, device: torch.device, dtype: torch.dtype) -> None:
+
+class Plan:
+    """The plan of one step: the place of each token, and what each row sees. Decode rows come first.
+
+    `must_give_way` is asked before each layer."""
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        slot_tokens: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        must_give_way: Callable[[], bool] | None = None,
+    ) -> None:
+        self.must_give_way = must_give_way
         decoding = [row for row in rows if row.end - row.start == 1]
         assert list(rows[: len(decoding)]) == decoding, "decode rows come first"
         places = [row.slot * slot_tokens + at for row in rows for at in range(row.start, row.end)]
@@ -98,7 +112,9 @@ class SlotCache:
         self.slot_tokens = slot_tokens
 
     def write(self, layer: int, key_NKD: Tensor, value_NKD: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-        """Put them where the plan says; returns the layer's whole tensors."""
+        """Put them where the plan says; returns the layer's whole tensors. Raises GaveWay."""
+        if plan.must_give_way is not None and plan.must_give_way():
+            raise GaveWay
         keys_STKD, values_STKD = self.keys_STKD[layer], self.values_STKD[layer]
         keys_STKD.flatten(0, 1).index_copy_(0, plan.places_N, key_NKD)
         values_STKD.flatten(0, 1).index_copy_(0, plan.places_N, value_NKD)

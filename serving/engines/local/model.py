@@ -6,7 +6,7 @@ cache. A check at load compares the result with transformers'. For plain modules
 next start on the same model, code, packages and processor does without."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,21 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(
-        self, cache: SlotCache, rows: Sequence[Row], tokens: Sequence[int], *, all_positions: bool = False
+        self,
+        cache: SlotCache,
+        rows: Sequence[Row],
+        tokens: Sequence[int],
+        *,
+        all_positions: bool = False,
+        must_give_way: Callable[[], bool] | None = None,
     ) -> Tensor:
         """Compute the rows' packed `tokens` in one pass, keeping keys and values in their slots.
 
         Returns logits [R, V] of each row's last token, or [N, V] of all. Rows of one token come first.
+        Raises GaveWay when `must_give_way` says so before a layer.
         """
         like = self._like
-        plan = Plan(rows, cache.slot_tokens, like.device, like.dtype)
+        plan = Plan(rows, cache.slot_tokens, like.device, like.dtype, must_give_way)
         tokens_N = torch.tensor(tokens, device=like.device)
         keep = None if all_positions else plan.last_R
         if self._lean is not None:

@@ -2,10 +2,14 @@
 
 A step is one forward pass for each version that serves, over all rows that decode and as many prompt tokens as the
 settings allow. (Continuous batching: Orca, OSDI 2022; prompts in chunks beside decoding rows: Sarathi-Serve, arXiv
-2403.02310.)"""
+2403.02310.)
+
+Requests of low priority run in steps that nobody else is in, give way between two layers of such a step to whoever
+comes, and lose their slots to whoever waits for one: they go on later from the very tokens that they had."""
 
 import logging
 import math
+import sys
 import threading
 import time
 from collections import deque
@@ -21,14 +25,17 @@ from core.ports import TokenChunk
 from core.settings import LocalEngineSettings
 from serving.engines.busy import BusyTime
 from serving.engines.local import sequence
-from serving.engines.local.attention import Row
+from serving.engines.local.attention import GaveWay, Row
 from serving.engines.local.model import Decoder, slot_cache
 from serving.engines.local.sampler import Samples, sample
 from serving.engines.local.slots import SlotTable
 from serving.engines.local.stream import Outbox, Token
+from serving.engines.local.waiting import Waiting
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
+_LOW_PREFILL_TOKENS = 16, 256  # in a step of low priority: at least, and at most
+_LOW_SWITCH_INTERVAL_S = 0.005  # how long other threads keep the interpreter before such a step takes it back
 FirstToken = Callable[[PolicyRef, datetime], None]
 
 
@@ -46,13 +53,16 @@ class Scheduler:
         self._slots = SlotTable(settings.slots, context_length)
         self._running: list[sequence.Sequence] = []
         self._busy = BusyTime()
-        self._waiting: deque[sequence.Sequence] = deque()
+        self._waiting = Waiting()
+        self._low_prefill_tokens = _LOW_PREFILL_TOKENS[0]
+        self._switch_interval_s: float | None = None  # of all other steps, while a longer one holds
         self._spoke: set[PolicyRef] = set()  # since it last went live
         self._outbox = Outbox()
         self._inbox: deque[sequence.Sequence] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()  # over `_open` and what is put in while it is true
         self._open = False
+        self._is_waited_for = False  # by a request of normal priority in the inbox
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -79,6 +89,7 @@ class Scheduler:
             if not self._open:
                 raise EngineUnavailable("the engine is not running")
             self._inbox.append(new)
+            self._is_waited_for = self._is_waited_for or not new.is_low
         self._wake.set()
 
     def between_steps(self, action: Callable[[], T]) -> T:
@@ -122,12 +133,14 @@ class Scheduler:
             self._loop()
             ended_well = True
         finally:
+            self._share_interpreter(is_low=False)
             if not ended_well:
                 self._abandon()
 
     def _loop(self) -> None:
         while self._open:
             if not (self._running or self._waiting or self._inbox or self._commands):
+                self._share_interpreter(is_low=False)  # whoever comes next is served at once
                 self._wake.wait()
             self._wake.clear()
             self._run_commands()
@@ -156,33 +169,65 @@ class Scheduler:
 
     def _step(self) -> None:
         self._admit()
-        for version in dict.fromkeys(self._version_of(each) for each in self._running):
-            self._serve(version, [each for each in self._running if self._version_of(each) == version])
+        rows = [each for each in self._running if not each.is_low] or self._running
+        self._share_interpreter(is_low=bool(rows) and rows[0].is_low)
+        for version in dict.fromkeys(self._version_of(each) for each in rows):
+            self._serve(version, [each for each in rows if self._version_of(each) == version])
         self._running = [each for each in self._running if each.slot >= 0]
         self._busy.running(len(self._running))
         telemetry.WAITING_REQUESTS.set(len(self._waiting))
+
+    def _share_interpreter(self, *, is_low: bool) -> None:
+        """While nobody waits for the engine, let who does wait for another thread's work have it first.
+
+        A process that serves lets the engine take the interpreter back at once (decision 0002). An engine that is
+        always busy would then cut the event loop, which reads users' requests, into small pieces."""
+        if is_low and self._switch_interval_s is None:
+            self._switch_interval_s = round(sys.getswitchinterval(), 6)  # whole microseconds, which setting cuts off
+            sys.setswitchinterval(max(_LOW_SWITCH_INTERVAL_S, self._switch_interval_s))
+        elif not is_low and self._switch_interval_s is not None:
+            sys.setswitchinterval(self._switch_interval_s)
+            self._switch_interval_s = None
 
     def _version_of(self, each: sequence.Sequence) -> PolicyRef:
         return self.live if each.pin is None else each.pin
 
     def _admit(self) -> None:
+        self._is_waited_for = False  # before the inbox is read: who comes now is found in it, or is waited for again
         while self._inbox:
-            self._waiting.append(self._inbox.popleft())
+            self._waiting.add(self._inbox.popleft())
         for each in self._running:
             if each.aborted:
                 self._free(each)
         self._running = [each for each in self._running if each.slot >= 0]
-        self._waiting = deque(each for each in self._waiting if not each.aborted)
-        for _ in range(min(len(self._waiting), self._slots.num_free)):
-            each = self._waiting.popleft()
+        self._waiting.drop_aborted()
+        self._pause(self._waiting.in_the_way(self._running, self._slots))
+        while (ready := self._waiting.next(self._slots)) is not None:
+            self._give_slot(ready)
+            self._running.append(ready)
+
+    def _pause(self, low: Sequence[sequence.Sequence]) -> None:
+        """Take the slots of requests of low priority: they wait again, with the tokens that they have."""
+        for each in low:
+            self._free(each)
+            self._waiting.put_back(each)
+        telemetry.PAUSED_REQUESTS.inc(len(low))
+        self._running = [each for each in self._running if each.slot >= 0]
+
+    def _give_slot(self, each: sequence.Sequence) -> None:
+        """Give a request a slot, and go on from what is known of its tokens."""
+        had, each.computed_under = each.computed, self._version_of(each)
+        place = self._slots.take(each.tokens, each.under, is_low=each.is_low)
+        each.slot, each.computed, each.unseen = place.slot, place.cached, 0
+        if place.source != place.slot:
+            self._cache.copy(place.source, place.slot, place.cached)
+        if each.began:
+            telemetry.REPREFILLED_TOKENS.inc(max(had - place.cached, 0))
+            return
+        each.began, each.cached_tokens = True, place.cached
+        if not each.is_low:
             telemetry.QUEUE_SECONDS.observe(time.monotonic() - each.arrived_s)
-            each.computed_under = self._version_of(each)
-            place = self._slots.take(each.tokens, each.under)
-            each.slot, each.computed, each.cached_tokens = place.slot, place.cached, place.cached
-            if place.source != place.slot:
-                self._cache.copy(place.source, place.slot, place.cached)
-            telemetry.CACHED_TOKENS.inc(each.cached_tokens)
-            self._running.append(each)
+        telemetry.CACHED_TOKENS.inc(place.cached)
 
     def _serve(self, version: PolicyRef, group: list[sequence.Sequence]) -> None:
         """One step of the requests of one version."""
@@ -196,7 +241,17 @@ class Scheduler:
         chunks = [(each, 1) for each in decoding] + self._prefills(group)
         rows = [Row(each.slot, each.computed, each.computed + count) for each, count in chunks]
         tokens = [token for each, count in chunks for token in each.tokens[each.computed : each.computed + count]]
-        logits_RV = self.models[version].forward(self._cache, rows, tokens)
+        for each, count in chunks:
+            each.unseen = max(each.unseen, each.computed + count)
+        is_low = group[0].is_low
+        gives_way = (lambda: self._is_waited_for) if is_low else None
+        try:
+            logits_RV = self.models[version].forward(self._cache, rows, tokens, must_give_way=gives_way)
+        except GaveWay:
+            self._low_prefill_tokens = max(self._low_prefill_tokens // 2, _LOW_PREFILL_TOKENS[0])
+            return
+        if is_low:
+            self._low_prefill_tokens = min(self._low_prefill_tokens * 2, _LOW_PREFILL_TOKENS[1])
         telemetry.PREFILLED_TOKENS.inc(len(tokens) - len(decoding))
         for each, count in chunks:
             each.computed += count
@@ -221,6 +276,8 @@ class Scheduler:
 
         A chunk of one token is a decode row, and comes first."""
         budget, chunks = self._prefill_tokens, []
+        if group[0].is_low:  # a step that never ends before somebody comes would be done for nothing
+            budget = min(budget, self._low_prefill_tokens)
         for each in group:
             if each.pending > 1 and budget:
                 count = min(each.pending, budget)
@@ -235,6 +292,7 @@ class Scheduler:
                 self._fail(each, version)
                 continue
             taken += 1
+            each.unseen = 0
             if each.request.remember and not self._slots.is_shared(each.slot):
                 self._slots.share(each.slot, each.tokens[: each.computed], each.under)
             finish = each.take(token_id)
@@ -242,7 +300,8 @@ class Scheduler:
             allowed = samples.sets.get(index)
             each.ids_to_tell -= len(allowed or ())
             told = Token(token_id, logprob, version, samples.tops.get(index), finish, allowed, grammar)
-            self._outbox.add(each.stream, told)
+            tell = self._outbox.hold if each.is_low and finish is None else self._outbox.add
+            tell(each.stream, told)
             if finish is not None:
                 self._free(each)
         telemetry.GENERATED_TOKENS.inc(taken)
@@ -259,9 +318,8 @@ class Scheduler:
         self._free(each, is_finite=False)
 
     def _free(self, each: sequence.Sequence, *, is_finite: bool = True) -> None:
-        """Free a slot; a half-computed prompt in it was never sampled from, so nothing shows that it is finite."""
-        is_seen = each.pending <= 1 and len(each.tokens) > each.prompt_tokens
-        is_finite = is_finite and (is_seen or self._cache.is_finite(each.slot, each.computed))
+        """Free a slot; of what was never sampled from, such as half a prompt, nothing shows that it is finite."""
+        is_finite = is_finite and (not each.unseen or self._cache.is_finite(each.slot, each.unseen))
         if not is_finite:
             self._cache.clear_slot(each.slot)
         tokens = each.tokens[: each.computed] if is_finite and each.request.remember else []

@@ -17,6 +17,7 @@ class Sequence:
     __slots__ = (
         "aborted",
         "arrived_s",
+        "began",
         "cached_tokens",
         "computed",
         "computed_under",
@@ -34,6 +35,7 @@ class Sequence:
         "stream",
         "tokens",
         "top_logprobs",
+        "unseen",
     )
 
     def __init__(self, request: GenerateRequest, stream: Stream, masks: Masks | None = None) -> None:
@@ -51,8 +53,10 @@ class Sequence:
         self.stop_token_ids = frozenset(request.stop_token_ids)
         self.top_logprobs = request.top_logprobs
         self.pin: PolicyRef | None = request.version
-        self.slot = -1  # none yet
+        self.slot = -1  # none yet, or none while it is paused
+        self.began = False  # whether it ever had one
         self.computed = 0  # tokens whose keys and values the slot holds ...
+        self.unseen = 0  # up to here the slot may hold numbers from which nothing was sampled yet; 0: none
         self.computed_under: PolicyRef | None = None  # ... under this version
         self.cached_tokens = 0
         self.ids_to_tell = sets.MAX_IDS + 1  # one beyond what is recorded, by which it shows that they are too many
@@ -62,6 +66,10 @@ class Sequence:
     def under(self) -> tuple[PolicyRef | None, str | None]:
         """What others must have in common with it to go on from what it has computed."""
         return self.computed_under, self.request.cache_scope
+
+    @property
+    def is_low(self) -> bool:
+        return self.request.priority == "low"
 
     @property
     def output(self) -> list[int]:

@@ -4,7 +4,10 @@ A finished request leaves its tokens' keys and values behind, and one that runs 
 request that begins with the same tokens, under the same version and in the same scope, goes on from there: in that
 slot, where it continues all of it, else in another, into which the prefix is copied. Copying costs a thousandth of
 computing, and leaves the longer conversation to those who continue it. Across scopes nothing is found, so that nobody
-learns, by a count or by the time it takes, what others asked."""
+learns, by a count or by the time it takes, what others asked.
+
+Requests of low priority have at most half of the slots, those in which they left prefixes included: so they displace
+no more than half of what others would find again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,25 +41,38 @@ class SlotTable:
         self._under: list[Under] = [_NOBODY] * slots
         self._freed_at_S = np.zeros(slots, dtype=np.int64)
         self._is_free_S = np.ones(slots, dtype=np.bool_)
+        self._is_low_S = np.zeros(slots, dtype=np.bool_)  # by whom it was taken last
+        self._most_low = max(1, slots // 2)
         self._releases = 0
 
     @property
     def num_free(self) -> int:
         return int(self._is_free_S.sum())
 
-    def take(self, prompt: Sequence[int], under: Under) -> SlotAssignment:
+    def can_take(self, *, is_low: bool = False) -> bool:
+        """Return whether there is a free slot for a request of this priority."""
+        return bool(self._may_take_S(is_low).any())
+
+    def _may_take_S(self, is_low: bool) -> np.ndarray:
+        if is_low and self._is_low_S.sum() >= self._most_low:
+            return self._is_free_S & self._is_low_S
+        return self._is_free_S
+
+    def take(self, prompt: Sequence[int], under: Under, *, is_low: bool = False) -> SlotAssignment:
         """Return a free slot, and what is known of the prompt.
 
         Never all of it, since the last token must be computed to sample from. The longest common prefix wins, unless it
         is short enough to be a coincidence. Where it cannot go on in its own slot, it goes to the one freed first."""
-        free = np.flatnonzero(self._is_free_S)
+        may_take_S = self._may_take_S(is_low)
+        free = np.flatnonzero(may_take_S)
         assert len(free), "take needs a free slot"
         common_S = self._common(prompt, under)
-        source = int(np.lexsort((self._freed_at_S, ~self._is_free_S, -common_S))[0])
+        source = int(np.lexsort((self._freed_at_S, ~may_take_S, -common_S))[0])
         cached = int(common_S[source])
-        goes_on = cached and self._is_free_S[source] and self._lengths_S[source] - cached <= _LOST_TOKENS
+        goes_on = cached and may_take_S[source] and self._lengths_S[source] - cached <= _LOST_TOKENS
         slot = source if goes_on else self._first_freed(free, source if cached else None)
         self._is_free_S[slot] = False
+        self._is_low_S[slot] = is_low
         self._lengths_S[slot] = 0  # until it is known what it holds
         return SlotAssignment(slot, cached, source if cached else slot)
 
@@ -109,3 +125,4 @@ class SlotTable:
         self._lengths_S[:] = 0
         self._under = [_NOBODY] * len(self._under)
         self._is_free_S[:] = True
+        self._is_low_S[:] = False

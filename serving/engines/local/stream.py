@@ -68,17 +68,33 @@ class Stream:
         )
 
 
+_HELD_TOKENS = 16  # of a stream that nobody waits for
+
+
 class Outbox:
     """The results of a step, delivered to each event loop in a single call.
 
-    A loop that has not processed the last call yet is not called again, and finds both results together."""
+    A loop that has not processed the last call yet is not called again, and finds both results together. Tokens that
+    nobody waits for are held back until there are several: telling them takes the event loop's time from others."""
 
     def __init__(self) -> None:
+        self._held: WeakKeyDictionary[Stream, list[Token]] = WeakKeyDictionary()
         self._boxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Box] = WeakKeyDictionary()
         self._filled: dict[asyncio.AbstractEventLoop, list[tuple[Stream, Item]]] = {}
 
     def add(self, stream: Stream, item: Item) -> None:
-        self._filled.setdefault(stream.loop, []).append((stream, item))
+        """Send an item with the next step's, and before it what was held back of its stream."""
+        filled = self._filled.setdefault(stream.loop, [])
+        filled += [(stream, token) for token in self._held.pop(stream, ())]
+        filled.append((stream, item))
+
+    def hold(self, stream: Stream, token: Token) -> None:
+        """Send a token that is not the last once there are several."""
+        held = self._held.setdefault(stream, [])
+        if len(held) + 1 < _HELD_TOKENS:
+            held.append(token)
+        else:
+            self.add(stream, token)
 
     def send(self) -> None:
         filled, self._filled = self._filled, {}

@@ -26,6 +26,7 @@ _TAIL = 1500
 _PR_SET_PDEATHSIG = 1
 _FIRST_PORT, _PORTS = 20_000, 12_000  # below those that a system hands out by itself
 GRAMMARS: Final = ("--grammar-backend", LIBRARY)  # ours: the learner makes its masks again
+PRIORITIES: Final = ("--enable-priority-scheduling",)
 LAUNCHER: Final = str(Path(launcher.__file__))
 # Found here and not after the fork, when another thread may have held the linker's lock for good.
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
@@ -38,12 +39,12 @@ def cpu_arguments(dtype: str) -> list[str]:
     cache may take: how large the cache is follows from its tokens."""
     options = ["--device", "cpu", "--dtype", dtype, "--attention-backend", "torch_native"]
     options += ["--sampling-backend", "pytorch", "--disable-overlap-schedule", "--mem-fraction-static", "0.6"]
-    options += ["--max-total-tokens", "32768", "--max-running-requests", "48", *GRAMMARS]
+    options += ["--max-total-tokens", "32768", "--max-running-requests", "48", *GRAMMARS, *PRIORITIES]
     return [*options, "--incremental-streaming-output", "--sleep-on-idle"]  # else an idle server takes a whole core
 
 
 def _gpu_arguments(dtype: str) -> list[str]:
-    return ["--dtype", dtype, "--incremental-streaming-output", *GRAMMARS]
+    return ["--dtype", dtype, "--incremental-streaming-output", *GRAMMARS, *PRIORITIES]
 
 
 def cpu_environment() -> dict[str, str]:

@@ -185,5 +185,7 @@ def _excess(
 
 def _log_pace(turns: Sequence[ServedTurn]) -> list[tuple[str, float]]:
     return [
-        (turn.unit, math.log(turn.latency_ms / turn.tokens)) for turn in turns if turn.tokens and turn.latency_ms > 0
+        (turn.unit, math.log(turn.latency_ms / turn.tokens))
+        for turn in turns
+        if turn.waited_for and turn.tokens and turn.latency_ms > 0
     ]

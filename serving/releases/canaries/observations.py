@@ -45,6 +45,7 @@ class ServedTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     empty: bool
     over_long: bool  # cut off by the limit
     not_finite: PolicyRef | None = None  # the version that computed no finite numbers for it
+    waited_for: bool = True  # False: of low priority, and as slow as others made it
 
 
 def served_turn(turn: Completion) -> ServedTurn:
@@ -66,6 +67,7 @@ def served_turn(turn: Completion) -> ServedTurn:
         empty=_is_empty(turn),
         over_long=turn.finish_reason == "length",
         not_finite=turn.not_finite,
+        waited_for=turn.priority == "normal",
     )
 
 

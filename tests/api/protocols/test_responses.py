@@ -380,7 +380,7 @@ def test_an_answer_that_was_broken_off_is_got_again_as_such(service: Service, en
             ["include.reasoning.encrypted_content", "truncation"],
         ),
         ({"tools": [{"type": "web_search"}, WEATHER]}, ["tools[].web_search"]),
-        ({"prompt_cache_key": "k", "service_tier": "auto"}, ["service_tier", "prompt_cache_key"]),
+        ({"prompt_cache_key": "k", "service_tier": "auto"}, ["prompt_cache_key", "service_tier"]),
     ],
 )
 def test_what_is_ignored_is_named(quick_service: Service, body: dict[str, Any], named: list[str]) -> None:

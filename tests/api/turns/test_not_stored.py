@@ -239,3 +239,11 @@ def test_a_key_that_sees_only_its_own_sees_it_and_what_it_exports_is_joined(
         editor.send_logs()
     (outcome,) = wait_for(service.outcomes)
     assert (outcome.name, outcome.inference_id, outcome.key_id) == ("accepted", turn.inference_id, turn.key_id)
+
+
+def test_one_that_nobody_waited_for_is_no_measure_of_speed(service: Service) -> None:
+    before = telemetry.TURN_SECONDS._sum.get(), telemetry.FIRST_TOKEN_SECONDS._sum.get()
+    turn = service.turn(chat(service, store=False, service_tier="flex").json()["onward"]["inference_id"])
+    assert turn.priority == "low"
+    assert (telemetry.TURN_SECONDS._sum.get(), telemetry.FIRST_TOKEN_SECONDS._sum.get()) == before
+    assert service.get("/v1/serving").json()["turn_s"]["p50"] is None

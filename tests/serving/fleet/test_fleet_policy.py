@@ -12,6 +12,7 @@ from fleet_table import LIVE, FleetTable
 from policy_world import PATIENCE_S, World, asking, fleet_of
 from scripted_sglang import (
     Line,
+    answers,
     dies,
     dies_after_a_token,
     dies_after_the_headers,
@@ -318,6 +319,26 @@ def test_silence_beyond_the_setting_is_a_loss(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_request_of_low_priority_waits_for_as_long_as_others_go_first(tmp_path: Path) -> None:
+    goes_on = asyncio.Event()
+
+    async def is_paused(line: Line) -> web.StreamResponse:
+        await line.token(7)
+        await goes_on.wait()
+        return await answers(line)
+
+    async def run() -> None:
+        async with fleet_of(tmp_path, sglang=SglangSettings(timeouts=SglangTimeoutSettings(silence_s=1.0))) as world:
+            world.a.scripts += [is_paused, hangs]
+            paused = asyncio.ensure_future(world.ask(2, priority="low", cache_key=key_of(world, "a")))
+            await until(lambda: len(world.a.asked) == 1)
+            assert told(await world.ask(1, cache_key=key_of(world, "a"))) == [("b", 10)], "as long a silence is a loss"
+            goes_on.set()
+            assert told(await paused) == [("a", 7), ("a", 10), ("a", 11)]
+
+    asyncio.run(run())
+
+
 def test_the_time_that_a_hung_engine_took_is_not_held_against_the_request(tmp_path: Path) -> None:
     async def run() -> None:
         async with fleet_of(
@@ -453,5 +474,25 @@ def test_requests_whose_grammars_are_compiled_count_meanwhile(tmp_path: Path, mo
             assert {chunk.replica for chunk in chunks} == {"a", "b"}
             for each in both:
                 await each.aclose()
+
+    asyncio.run(run())
+
+
+def test_low_priority_waits_where_engines_have_as_much_of_it_as_they_may(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with fleet_of(tmp_path, fleet={"low_priority": 1, "engine_wait_s": 0.1}) as world:
+            for server in (world.a, world.b):
+                server.scripts.append(hangs_after_a_token)
+            first, second = (world.policy.generate(asking(priority="low")) for _ in range(2))
+            assert {(await anext(each)).replica for each in (first, second)} == {"a", "b"}
+            third = asyncio.ensure_future(world.ask(1, priority="low"))
+            assert len(told(await world.ask(3))) == 3, "others do not wait"
+            await asyncio.sleep(0.2)
+            assert not third.done(), "nor does it give up: engines are there"
+            await second.aclose()
+            assert len(told(await third)) == 1
+            await first.aclose()
+            priorities = [body["priority"] for server in (world.a, world.b) for body in server.asked]
+            assert sorted(priorities) == [0, 0, 0, 100]
 
     asyncio.run(run())

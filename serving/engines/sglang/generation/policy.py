@@ -24,6 +24,7 @@ from serving.engines.sglang.generation.wire import decode_event, encode_request
 
 _CONNECT_S = 5.0
 _HEADERS_S = 10.0  # they are sent before the request is queued: a server that owes them is stuck
+_PATIENT = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)  # however long nothing comes
 _LAST_WORD_S = 1.0  # between the last token and the end of the stream
 _KEEP_ALIVE_S = 3.0  # shorter than the server's (5 s): else it closes a connection as we write to it
 _HEADERS = {"Content-Type": "application/json"}
@@ -86,7 +87,8 @@ class Generation:
                     self.heard_s = time.monotonic()
                     for data in events.feed(piece):
                         chunks = answer.take(decode_event(data))
-                        if answer.queue_s is not None and not is_begun:
+                        is_awaited = self._request.priority == "normal"
+                        if answer.queue_s is not None and is_awaited and not is_begun:
                             telemetry.QUEUE_SECONDS.observe(answer.queue_s)
                         is_begun = is_begun or bool(chunks)
                         is_last = bool(chunks) and chunks[-1].finish_reason is not None
@@ -105,8 +107,11 @@ class Generation:
     async def _post(self) -> aiohttp.ClientResponse:
         # Its own name in each attempt: a server refuses one that it still holds.
         rid = f"{self._request.inference_id}-{uuid.uuid4().hex[:8]}"
+        body = encode_request(self._request, rid)
+        # One of low priority may wait for as long as there are others: only its host tells then that a server hangs.
+        timeout = self._http.timeout if self._request.priority == "normal" else _PATIENT
         async with asyncio.timeout(_HEADERS_S):
-            response = await self._http.post(f"{self._url}/generate", data=encode_request(self._request, rid))
+            response = await self._http.post(f"{self._url}/generate", data=body, timeout=timeout)
             if response.status != 200:
                 raise refusal(self._url, response.status, _message(await response.read()))
         return response

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from core.events import Priority
 from core.ports import GenerateRequest
 
 TopEntry = tuple[float | None, int, str | None]  # log-probability, token id, its text if asked for
@@ -62,6 +63,10 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 _LEAST_TOP_P = 1e-6
 _MOST_TOP_K = 1 << 30
 
+# Further apart than the server's threshold for preemption (--priority-scheduling-preemption-threshold, 10). A server
+# without --enable-priority-scheduling passes over them.
+_PRIORITIES: dict[Priority, int] = {"normal": 100, "low": 0}
+
 decode_event = msgspec.json.Decoder(Event).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -92,6 +97,7 @@ def encode_request(request: GenerateRequest, rid: str) -> bytes:
             "rid": rid,
             "input_ids": request.prompt_token_ids,
             "sampling_params": parameters,
+            "priority": _PRIORITIES[request.priority],
             "stream": True,
             "return_logprob": True,
             "top_logprobs_num": request.top_logprobs,

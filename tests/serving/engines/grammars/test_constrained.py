@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +16,7 @@ from local_world import Answer, Gate, answer, answers
 from safetensors.torch import load_file, save_file
 from tiny_engine import TINY, tiny_engine
 
+from core import telemetry
 from core.blobs import FsspecBlobs
 from core.errors import InvalidRequest
 from core.events import Grammar, Sampling
@@ -23,6 +25,7 @@ from core.grammars.masks import Masks
 from core.grammars.wanted import WantedAnswer
 from core.ids import InferenceId, base_ref
 from core.ports import GenerateRequest
+from core.settings import LocalEngineSettings
 from learner.model.policy_model import PolicyModel
 from serving.engines.local import LocalEngine
 from serving.rendering import load_renderer
@@ -135,6 +138,29 @@ def test_a_grammar_goes_on_through_a_swap(tmp_path: Path) -> None:
     assert text_of(given_answer).startswith("[")
     for version, files in ((1, TINY / "model.safetensors"), (2, other)):
         assert_scored(given_answer, version, files, schema)
+
+
+def test_a_grammar_goes_on_after_a_pause(tmp_path: Path) -> None:
+    schema = {"type": "array", "items": {"type": "string", "maxLength": 6}, "minItems": 30}
+    wanted = msgspec.structs.replace(request(schema_grammar(schema), seed=1), priority="low")
+    with tiny_engine(tmp_path, local=LocalEngineSettings(slots=1)) as engine:
+        (alone,) = answers(engine, wanted)
+
+        async def run() -> Answer:
+            gate, before = Gate(engine, 20), telemetry.PAUSED_REQUESTS._value.get()
+            task = asyncio.ensure_future(answer(engine, wanted))
+            await gate.shut()
+            user = asyncio.ensure_future(answer(engine, request(schema_grammar({"type": "boolean"}), seed=2)))
+            await gate.asked(1)
+            gate.open()
+            await user
+            assert telemetry.PAUSED_REQUESTS._value.get() == before + 1
+            return await task
+
+        given_answer = asyncio.run(run())
+    assert given_answer.token_ids == alone.token_ids
+    assert given_answer.logprobs == pytest.approx(alone.logprobs, abs=5e-5)
+    assert given_answer.chunks[-1].grammar == alone.chunks[-1].grammar
 
 
 def assert_scored(given_answer: Answer, version: int, file: Path, schema: dict[str, Any]) -> None:

@@ -126,6 +126,10 @@ def test_how_much_slower_is_tolerated_is_a_setting() -> None:
     assert tripped(slow, turns(240), slower_times=50.0) is None
 
 
+def test_how_long_low_priority_takes_is_no_fault_of_a_version() -> None:
+    assert tripped(turns(60, FAULTS["latency"] | {"waited_for": False}, every=1), turns(240)) is None
+
+
 def test_latency_is_that_of_a_token() -> None:
     long_answers = {"latency_ms": 20_000.0, "tokens": 400}
     assert tripped(turns(300, long_answers), turns(1200)) is None
