@@ -22,6 +22,7 @@ _MOST_NAMED: Final = 24  # in one answer
 _LONGEST: Final = 64
 _OTHER: Final = "other"
 _OURS: Final = "onward"
+_ANY: Final = msgspec.json.Decoder()
 _spelled: Final[set[str]] = set()
 
 _FORMAT: Final = "use response_format"
@@ -53,7 +54,7 @@ def decode_foreign(decoder: msgspec.json.Decoder[T], raw: Raw) -> tuple[T, list[
     except InvalidRequest as error:
         if error.code != "unknown_field":
             raise
-    given, left = msgspec.json.decode(raw), _Left()
+    given, left = decode_body(_ANY, raw), _Left()  # the first decoder went no further than to the unknown field
     return convert_body(left.out_of(given, _shape(decoder.type), ""), decoder.type), left.names
 
 

@@ -320,6 +320,7 @@ CHAT_FIELDS = {
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.fixed_dictionaries({}, optional=CHAT_FIELDS))
 @example(body={"messages": [{"role": "user", "content": "hi"}], "stream": True})
+@example(body={"messages": [], "other": float("inf")})
 def test_no_chat_body_is_a_5xx(quick_service: Service, body: dict[str, Any]) -> None:
     content = json.dumps({"model": MODEL, **body})  # NaN and infinities as Python spells them
     answer = quick_service.http.post(CHAT, content=content)
