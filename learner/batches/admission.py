@@ -134,7 +134,7 @@ class BatchAdmission:
         return advantage_N.to(device), (keep_M[turns_N] & ~stale_N).to(device)
 
     def late(self, part: MicroBatch, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return (late_M, gain_M): which turns of the micro-batch train by KTO, and the gain of each."""
+        """Return (late_M, gain_M): which turns of the micro-batch train by KTO, and the gain of each in its scale."""
         turns = set(part.turns_N.tolist())
         late = [turn in turns and self._records[turn].late for turn in range(len(self.batch))]
         return torch.tensor(late, device=device), (self._rewards_M - self._applied_M).to(device)

@@ -58,12 +58,12 @@ class Influence:
         """Record that the batch was learned from. `expected`: the baseline's expected reward of each turn."""
         if not self.weighs_users:
             return
-        weights = self._plain(batch)
-        masses, self._turns = self._remembered(batch, weights)
+        bounded = self.weigh(batch)  # or loud liars would decide what users usually agree with
+        masses, self._turns = self._remembered(batch, self._plain(batch))
         self._masses = {user: mass for user, mass in masses.items() if mass > _FORGOTTEN}
         if self._settings.distrust:
             first = [place for place, scored in enumerate(batch) if not (scored.is_correction or scored.reward.void)]
-            said = [(user_of(batch[p]), batch[p].worth, expected[p], weights[p]) for p in first]
+            said = [(user_of(batch[p]), batch[p].worth, expected[p], bounded[p]) for p in first]
             self._trust.hear(said)
 
     def figures(self, batch: Sequence[ScoredTurn]) -> dict[str, float]:

@@ -192,6 +192,23 @@ def test_what_is_remembered_is_kept_with_the_weights() -> None:
     assert other.weigh(batch) == one.weigh(batch) != Influence(settings).weigh(batch)
 
 
+def test_few_liars_who_are_loud_are_found_out_and_nobody_else() -> None:
+    """Most of what is said are lies. The head learns of good and bad answers what it is told, by influence."""
+    rng, influence = random.Random(0), Influence(UserSettings(distrust=True))
+    liars, head = range(4), {True: 0.0, False: 0.0}
+    for _ in range(60):
+        users = rng.choices(range(40), [15.0] * 4 + [1.0] * 36, k=32)
+        good = [rng.random() < 0.5 for _ in users]
+        batch = batch_of([*users], [float(g != (u in liars)) for g, u in zip(good, users, strict=True)])
+        shares = influence.weigh(batch)
+        influence.end(batch, [head[each] + rng.gauss(0, 0.2) for each in good])
+        for each, scored, share in zip(good, batch, shares, strict=True):
+            head[each] += 0.05 * share * (scored.worth - head[each])
+    trusted = {user: influence._trust.of(user_of(batch_of([user])[0])) for user in range(40)}
+    assert max(trusted[liar] for liar in liars) < 0.05
+    assert min(trusted[user] for user in range(4, 40)) > 0.9
+
+
 def test_distrust_needs_a_value_head() -> None:
     with pytest.raises(ValidationError, match="distrust: needs a value head"):
         LearnerSettings.model_validate(nested({"users.distrust": True, "advantage.baseline": "ema"}))

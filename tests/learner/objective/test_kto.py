@@ -42,7 +42,7 @@ def test_the_loss_is_ktos() -> None:
     reference = max(0.0, (0.5 * 1 + 0 + 0.5 * -4) / 3)
     better = 1 - 1 / (1 + math.exp(-(0.5 - reference)))
     worse = 1 - 1 / (1 + math.exp(-(reference - 0.0)))
-    assert loss.item() == pytest.approx((better + worse) / beta)
+    assert loss.item() == pytest.approx((better + 0.5 * worse) / beta)
     (gradient,) = torch.autograd.grad(loss, logprobs_N)
     assert (gradient[:2] < 0).all(), "what is better becomes likelier"
     assert (gradient[2:4] > 0).all(), "what is worse less likely"
@@ -73,11 +73,11 @@ def by_definition(case: Case) -> tuple[float, Floats]:
     z = max(0.0, np.mean(list(ratio.values())))
     loss, gradient = 0.0, np.zeros_like(logp)
     for turn, r in ratio.items():
-        if late[turn] and gain[turn] != 0:
-            sign = 1.0 if gain[turn] > 0 else -1.0
+        if late[turn]:
+            sign, size = np.sign(gain[turn]), abs(gain[turn])
             sigmoid = 1 / (1 + np.exp(-sign * (r - z)))
-            loss += (1 - sigmoid) / beta
-            gradient[turns == turn] = -sign * sigmoid * (1 - sigmoid)
+            loss += size * (1 - sigmoid) / beta
+            gradient[turns == turn] = -sign * size * sigmoid * (1 - sigmoid)
     return loss, gradient
 
 
@@ -134,11 +134,17 @@ def test_a_late_revision_trains_once(make_world: MakeWorld) -> None:
     settle(learner)
     world.tell(*[(turn, make_reward(turn, 0.5, revision=1, after_s=600)) for turn, _ in past])
     settle(learner)
-    world.tell(*[(turn, make_reward(turn, -0.5, revision=2, after_s=1200)) for turn, _ in past])
+    world.tell(*[(turn, make_reward(turn, 0.25, revision=2, after_s=1200)) for turn, _ in past])
+    settle(learner)
+    world.tell(*[(turn, make_reward(turn, -0.75, revision=3, after_s=1800)) for turn, _ in past])
     settle(learner)
     lineage = manifests(world)
-    assert [{record.late for record in one.turns} for one in lineage] == [{False}, {True}, {True}]
-    assert prove_exactly_once(lineage) == 24
+    assert [{record.late for record in one.turns} for one in lineage] == [{False}, {True}, {True}, {True}]
+    with world.store.look() as view:
+        rows = [view.policies.get(one.version) for one in lineage[2:]]
+    small, large = (row.metrics["kto_loss"] for row in rows if row is not None)
+    assert large == pytest.approx(4 * small, rel=0.2), "a loss of 0.25 moves the policy a quarter as far as one of 1"
+    assert prove_exactly_once(lineage) == 32
     learner.close()
 
 
