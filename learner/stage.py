@@ -186,7 +186,7 @@ class Learner(Stage):
     def _due_batch(self) -> list[ScoredTurn]:
         """Return a batch; [] when none is due, or while the store still lacks the turns."""
         while self._backlog.is_ready(self._settings.batch, self._clock.now()):
-            chosen = self._backlog.choose(self._settings.batch.turns, self._clock.now())
+            chosen = self._backlog.choose(self._settings.batch, self._clock.now())
             found: dict[InferenceId, Completion] = {}
             take_all(chosen, partial(self._find, found), self._set_aside, self._record_attempts)
             if any(reward.inference_id not in self._backlog.pending for reward in chosen):

@@ -12,6 +12,7 @@ from core.ids import PolicyRef
 from core.settings import AdmissionSettings, LearnerSettings
 from learner.batches.staleness import Drift, left_out, nowhere, oldest_allowed, together, too_old, within
 from learner.model.ranks import Ranks
+from learner.objective.advantages.base import MIN_SCALE
 from learner.objective.advantages.sources import rewarded, sources_of
 from learner.objective.credit import TokenCredit, applied
 from learner.objective.kto import reference_of
@@ -65,15 +66,17 @@ class BatchAdmission:
         self._applied_M = torch.tensor([s.applied.worth if s.applied else 0.0 for s in batch])
         self._correction_M = torch.tensor([s.is_correction for s in batch])
         self._rewards_M = torch.tensor([s.worth for s in batch])
-        self._alike_M = ~self._correction_M & self._all_alike()
+        self._alike_M = ~self._correction_M & self._all_alike(settings.advantage.baseline == "value", scales)
         self._records: dict[int, TurnRecord] = {}
 
-    def _all_alike(self) -> Tensor:
-        """Return [M]: whether a turn is of a source whose rewards are all the same.
+    def _all_alike(self, by_head: bool, scales: Sequence[float]) -> Tensor:
+        """Return [M]: whether a turn is of a source whose rewards are all the same, so that none says which are better.
 
-        Then none says which answers are better, and their spread is 0."""
+        A value head says what each answer let expect, once a spread of rewards gives that a scale."""
         alike_M = torch.zeros(len(self.batch), dtype=torch.bool)
         for places in sources_of(self.batch):
+            if by_head and scales[places[0]] > MIN_SCALE:
+                continue
             told = rewarded(self.batch, places)
             rewards = self._rewards_M[told]
             credited = any(self.batch[place].reward.credits for place in told)
@@ -137,7 +140,7 @@ class BatchAdmission:
         """Return (late_M, gain_M): which turns of the micro-batch train by KTO, and the gain of each in its scale."""
         turns = set(part.turns_N.tolist())
         late = [turn in turns and self._records[turn].late for turn in range(len(self.batch))]
-        return torch.tensor(late, device=device), (self._rewards_M - self._applied_M).to(device)
+        return torch.tensor(late, device=device), ((self._rewards_M - self._applied_M) / self._scales_M).to(device)
 
     def compare(self, ratio_M: Tensor) -> None:
         """Enter the log-ratios to the anchor of a micro-batch's turns, for KTO."""

@@ -4,21 +4,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
 
 from core.events import Completion, Reward
 from core.ids import InferenceId, PolicyRef
 from core.settings import AdmissionSettings, BatchSettings
 from core.unstored import NOT_STORED
 from learner.batches.mixture import Mixture, parted
-from learner.objective.advantages.base import MIN_SCALE
 from learner.objective.credit import are_sound
 from learner.sequences.masks import MasksOfTurns
 from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
 from learner.sequences.tensors import sampled_places
-
-_LEAVING: Final = ("uninformative", "mixture", "backlog_full")
-"""Why a reward leaves a full backlog; those of the first reason leave first."""
 
 
 @dataclass
@@ -26,11 +21,12 @@ class Backlog:
     """Rewards that wait, which are part of a version's record, and what was applied, which is of a checkpoint.
 
     `pending` is in order of arrival, with one revision a turn; `applied` has the last revision of each turn that
-    trained on this lineage. `mixture` rules what of it makes an update."""
+    trained on this lineage. `mixture` rules what of it makes an update. `come`: how many came since the last one."""
 
     mixture: Mixture = field(default_factory=Mixture)
     pending: dict[InferenceId, Reward] = field(default_factory=dict)
     applied: dict[InferenceId, Applied] = field(default_factory=dict)
+    come: int = 0
 
     def add(self, reward: Reward) -> bool:
         """Add a reward, in place of an earlier revision; return False when this revision or a later one is known."""
@@ -41,6 +37,7 @@ class Backlog:
         self.pending.pop(reward.inference_id, None)
         self.pending[reward.inference_id] = reward
         self.mixture.note([reward])
+        self.come += waiting is None
         return True
 
     def resume(self, applied: dict[InferenceId, Applied]) -> None:
@@ -49,37 +46,24 @@ class Backlog:
         waiting, self.pending = self.pending, {}
         for reward in waiting.values():
             self.add(reward)
+        self.come = 0
 
     def trim(self, most: int) -> list[tuple[Reward, str]]:
         """Remove what never trains (`mixture`) and what is beyond `most`, each with the reason.
 
-        Of the latter, first go the rewards that would teach next to nothing (`uninformative`), then simulated ones
-        where production has any (`mixture`), then the oldest (`backlog_full`)."""
+        Of the latter, first go simulated ones where production has any (`mixture`), then the oldest (`backlog_full`),
+        whatever they say: who drops by the outcome learns of other users."""
         shut_out = self.mixture.shut_out(self.pending.values())
         gone = [(self.pending.pop(reward.inference_id), "mixture") for reward in shut_out]
-        excess = len(self.pending) - most
-        if excess <= 0:
-            return gone
+        leaving = self._leaving()[: max(0, len(self.pending) - most)]
+        return gone + [(self.pending.pop(each), why) for each, why in leaving]
+
+    def _leaving(self) -> list[tuple[InferenceId, str]]:
+        """Return all that waits in the order in which it would be dropped, each with the reason."""
         production, simulated = parted(self.pending.values())
-        reasons = dict.fromkeys(self.pending, "backlog_full")
-        if production:
-            reasons |= {reward.inference_id: "mixture" for reward in simulated}
-        reasons |= dict.fromkeys(self._uninformative(), "uninformative")
-        chosen = sorted(self.pending, key=lambda each: _LEAVING.index(reasons[each]))[:excess]  # of each the oldest
-        return gone + [(self.pending.pop(each), reasons[each]) for each in chosen]
-
-    def _uninformative(self) -> set[InferenceId]:
-        """Return the turns whose advantage would be about 0, since their reward is about the mean of their stratum.
-
-        A turn that is alone in its stratum, or corrects what was learned, is not among them."""
-        strata: dict[tuple[str, str, str], list[Reward]] = {}
-        for reward in (each for each in self.pending.values() if not each.void):
-            strata.setdefault((reward.namespace, reward.workload, reward.environment), []).append(reward)
-        dull: set[InferenceId] = set()
-        for rewards in (each for each in strata.values() if len(each) > 1):
-            mean = math.fsum(reward.value for reward in rewards) / len(rewards)
-            dull |= {reward.inference_id for reward in rewards if abs(reward.value - mean) < MIN_SCALE}
-        return dull - self.applied.keys()
+        why = "mixture" if production else "backlog_full"
+        first = [(reward.inference_id, why) for reward in simulated]
+        return first + [(reward.inference_id, "backlog_full") for reward in production]
 
     def is_ready(self, settings: BatchSettings, now: datetime) -> bool:
         """Return whether there are enough rewards for a batch, or fewer that have waited long enough."""
@@ -91,9 +75,17 @@ class Backlog:
         awaited = parted(available)[0] or available  # simulated ones may have waited for production to come
         return (now - awaited[0].decided_at).total_seconds() >= settings.max_wait_s
 
-    def choose(self, most: int, now: datetime) -> list[Reward]:
-        """Return the oldest as far as the mixture admits them, each with other waiting turns of its session."""
-        return self.mixture.choose(self.pending.values(), most, now)
+    def choose(self, settings: BatchSettings, now: datetime) -> list[Reward]:
+        """Return the oldest as far as the mixture admits them, each with other waiting turns of its session.
+
+        Under overload it passes over those that would be dropped next: as many as will be beyond `backlog_turns` at
+        the next update, if as many come until then as came since the last. Trained, they would be the stalest there
+        are, in the place of others that are dropped later."""
+        most, room = settings.turns, settings.backlog_turns
+        dropped_next = max(0, len(self.pending) - most + min(self.come, room) - room)
+        passed_over = {each for each, _ in self._leaving()[:dropped_next]}
+        staying = (reward for each, reward in self.pending.items() if each not in passed_over)
+        return self.mixture.choose(staying, most, now)
 
     def remove(self, rewards: list[Reward]) -> None:
         for reward in rewards:
@@ -107,6 +99,7 @@ class Backlog:
         admission: AdmissionSettings,
     ) -> None:
         """Enter what an update applied, and forget what is too old to be corrected."""
+        self.come = 0
         for scored, record in zip(batch, records, strict=True):
             if record.dropped is None:
                 self.applied[scored.inference_id] = Applied(
@@ -147,6 +140,8 @@ def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str 
         return NOT_STORED
     if not turn.learn:
         return "no_consent"
+    if turn.arm == "holdback":
+        return "held_back"  # it is for a comparison, and the policy has gone far from what sampled it
     if not turn.trainable:
         return "untrainable"
     if not sampled_places(turn):

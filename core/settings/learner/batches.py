@@ -19,16 +19,17 @@ class BatchSettings(Section):
     max_wait_s: float = Field(default=2.0, gt=0)
     """A smaller batch of at least `min_turns` trains when its oldest turn has waited so long."""
     backlog_turns: int = Field(default=192, ge=2)
-    """Most turns that wait for an update; beyond it, turns whose reward is about the mean of their workload are dropped
-    first, then simulated ones where production has any, then the oldest, and counted. It bounds how long feedback waits
-    when it comes faster than it can be learned from."""
+    """Most turns that wait for an update; beyond it simulated ones are dropped first where production has any, then the
+    oldest, whatever their reward, and counted. It bounds how long feedback waits when it comes faster than it can be
+    learned from; then an update takes turns that would stay, not those that would be dropped next."""
 
 
 class AdmissionSettings(Section):
     max_divergence: float = Field(default=0.5, gt=0)
     """A turn whose mean k3 between behaviour and current policy is larger does not train."""
-    min_ess: float = Field(default=0.3, ge=0, le=1)
-    """Smallest effective sample size of a batch's turns, as a share; the most divergent are left out until it holds."""
+    min_ess: float = Field(default=0.6, ge=0, le=1)
+    """Smallest effective sample size of a batch's turns, as a share; the most divergent are left out until it holds.
+    `max_divergence` alone keeps it above 0.40."""
     max_versions_behind: int | None = Field(default=None, ge=0, le=MOST_VERSIONS_BEHIND)
     """Tokens do not train if more versions than this were released since the one that sampled them; None: no bound."""
     max_outcome_age_s: dict[str, float] = Field(default={})

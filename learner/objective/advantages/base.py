@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from learner.objective.credit import TokenCredit
 from learner.sequences.scored import ScoredTurn
 
-MIN_SCALE = 0.05  # rewards of a batch may all be alike
+MIN_SCALE = 0.05  # rewards may all be alike
 
 
 class Advantages(Protocol):
@@ -81,24 +81,10 @@ class TurnBaseline:
         pass
 
 
-def batch_scale(rewards_M: Tensor, influence_M: Tensor | None = None) -> float:
-    """Return the standard deviation of the batch's rewards, at least MIN_SCALE.
-
-    With influences it is weighted by them: otherwise the rewards of a user who counts for nothing would shrink
-    everybody else's advantages."""
-    if len(rewards_M) < 2:
-        return MIN_SCALE
-    if influence_M is None:
-        return max(float(rewards_M.std()), MIN_SCALE)
-    whole = influence_M.sum()
-    freedom = whole - (influence_M**2).sum() / whole
-    mean = (influence_M * rewards_M).sum() / whole
-    return max(float(((influence_M * (rewards_M - mean) ** 2).sum() / freedom).sqrt()), MIN_SCALE)
-
-
 def whitened(rewards_M: Tensor, raw_M: Tensor) -> tuple[Tensor, float]:
     """Return (baselines_M, scale) for advantages of mean 0 and standard deviation 1 over the batch.
 
     The baselines are `raw_M` shifted (REINFORCE++, arXiv:2501.03262)."""
     differences_M = rewards_M.cpu() - raw_M
-    return (raw_M + differences_M.mean()).to(rewards_M.device), batch_scale(differences_M)
+    scale = max(float(differences_M.std()), MIN_SCALE) if len(differences_M) > 1 else MIN_SCALE
+    return (raw_M + differences_M.mean()).to(rewards_M.device), scale

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from learner.objective.advantages.base import batch_scale, whitened
+from learner.objective.advantages.base import whitened
 from learner.sequences.scored import ScoredTurn
 
 _FEWEST = 8
@@ -25,17 +25,6 @@ def sources_of(batch: Sequence[ScoredTurn]) -> list[list[int]]:
     if min((len(rewarded(batch, each)) for each in places.values()), default=0) < _FEWEST:
         return [list(range(len(batch)))]
     return list(places.values())
-
-
-def scales_of(batch: Sequence[ScoredTurn], rewards_M: Tensor, influence_M: Tensor | None = None) -> list[float]:
-    """Return each turn's scale: the standard deviation of its source's rewards, at least MIN_SCALE."""
-    scales = [0.0] * len(batch)
-    for places in sources_of(batch):
-        told = rewarded(batch, places)
-        scale = batch_scale(rewards_M[told], None if influence_M is None else influence_M[told])
-        for place in places:
-            scales[place] = scale
-    return scales
 
 
 def whitened_apart(batch: Sequence[ScoredTurn], rewards_M: Tensor, raw_M: Tensor) -> tuple[Tensor, list[float]]:

@@ -1,6 +1,7 @@
 """A value head: the expected reward, read from the hidden state that predicts each token.
 
-It is PPO's critic (arXiv:1707.06347) on a detached trunk. A = (R - V(h_t)) / std(R); it is fitted to R.
+It is PPO's critic (arXiv:1707.06347) on a detached trunk. A = (R - V(h_t)) / std(R), and std(R) has a
+floor that follows the last updates (`learner.objective.advantages.spread`); it is fitted to R.
 
 Legend: N sampled tokens of a micro-batch, M turns of the batch, D hidden size."""
 
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learner.objective.advantages.sources import scales_of
+from learner.objective.advantages.spread import Spread
 from learner.objective.credit import TokenCredit
 from learner.sequences.scored import ScoredTurn
 
@@ -24,6 +25,7 @@ class ValueHead:
             self._head = nn.Sequential(nn.Linear(hidden_size, _WIDTH), nn.GELU(), nn.Linear(_WIDTH, 1)).to(device)
         nn.init.zeros_(self._head[2].weight)
         self._optimizer = torch.optim.AdamW(self._head.parameters(), lr=learning_rate, foreach=True)
+        self._spread = Spread()
         self.scales: Sequence[float] = ()
         self._influence_M: Tensor | None = None  # all alike
 
@@ -32,7 +34,7 @@ class ValueHead:
         heard = [0.0 if scored.reward.void else share for scored, share in zip(batch, shares, strict=True)]
         alike = all(weight == 1 for weight in heard)
         self._influence_M = None if alike else torch.tensor(heard, device=rewards_M.device)
-        self.scales = scales_of(batch, rewards_M, self._influence_M)
+        self.scales = self._spread.look(batch, rewards_M, self._influence_M)
 
     def tokens(self, hidden_ND: Tensor, credit: TokenCredit) -> tuple[Tensor, Tensor]:
         values_N = self._head(hidden_ND.detach())[:, 0]
@@ -47,6 +49,7 @@ class ValueHead:
         return list(self._head.parameters())
 
     def end(self, shifts_M: Tensor) -> None:
+        self._spread.end()
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
@@ -54,8 +57,14 @@ class ValueHead:
         self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"head": self._head.state_dict(), "optimizer": self._optimizer.state_dict()}
+        return {
+            "head": self._head.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "spread": self._spread.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._head.load_state_dict(state["head"])
         self._optimizer.load_state_dict(state["optimizer"])
+        if "spread" in state:  # of builds before there was one
+            self._spread.load_state_dict(state["spread"])

@@ -1,14 +1,15 @@
-"""Feedback arrives faster than it is learned from: the turns that would teach least are dropped and counted."""
+"""Feedback arrives faster than it is learned from: the oldest is dropped and counted, and the newest trains."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
 from logged_world import World, make_reward, make_turn, manifests, settle
 
 from core.events import Reward
+from core.settings import BatchSettings
 from learner.batches.backlog import Backlog, Bounds, refusal
-from learner.sequences.scored import Applied
 
 MakeWorld = Callable[[str], World]
 
@@ -23,50 +24,33 @@ def backlog_of(*waiting: Reward) -> Backlog:
     return backlog
 
 
+def chosen(backlog: Backlog, turns: int, room: int) -> list[Reward]:
+    return backlog.choose(BatchSettings(turns=turns, min_turns=2, backlog_turns=room), datetime.now(UTC))
+
+
 def left(backlog: Backlog) -> list[float]:
     return [reward.value for reward in backlog.pending.values()]
 
 
-def test_within_its_bound_nothing_goes() -> None:
-    backlog = backlog_of(*rewards(1.0, 1.0, 1.0))
-    assert backlog.trim(3) == []
-    assert left(backlog) == [1.0, 1.0, 1.0]
+def test_beyond_its_bound_the_oldest_go_whatever_they_say() -> None:
+    backlog = backlog_of(*rewards(1.0, -1.0, 0.01, 0.7, 0.01))
+    assert backlog.trim(5) == []
+    assert [(reward.value, why) for reward, why in backlog.trim(3)] == [(1.0, "backlog_full"), (-1.0, "backlog_full")]
+    assert left(backlog) == [0.01, 0.7, 0.01]
 
 
-def test_beyond_it_the_oldest_go() -> None:
-    backlog = backlog_of(*rewards(1.0, -1.0, 0.7, -0.7))
-    assert [(reward.value, why) for reward, why in backlog.trim(2)] == [(1.0, "backlog_full"), (-1.0, "backlog_full")]
-    assert left(backlog) == [0.7, -0.7]
+def test_an_update_takes_what_would_stay() -> None:
+    """Ten turns wait, which is the most, and an update takes three: of seven more, four would have no room."""
+    backlog = backlog_of(*rewards(*(n / 10 for n in range(10))))
+    for come, first in ((0, 0.0), (3, 0.0), (7, 0.4), (10, 0.7), (1000, 0.7)):
+        backlog.come = come
+        assert chosen(backlog, 3, 10)[0].value == first
+    assert [reward.value for reward in chosen(backlog, 8, 12)] == [n / 10 for n in range(2, 10)]
+    backlog.remove(chosen(backlog, 9, 10))
+    assert len(chosen(backlog, 3, 10)) == 1, "what is left is a smaller batch, whatever came"
 
 
-def test_before_them_those_go_whose_reward_is_what_was_to_be_expected() -> None:
-    backlog = backlog_of(*rewards(1.0, -1.0, 0.01, 0.7, -0.7))
-    assert [(reward.value, why) for reward, why in backlog.trim(3)] == [(0.01, "uninformative"), (1.0, "backlog_full")]
-    alike = backlog_of(*rewards(1.0, 1.0, 1.0), *rewards(-1.0, 1.0, workload="fix"))
-    assert [(reward.workload, why) for reward, why in alike.trim(3)] == [("write", "uninformative")] * 2
-    assert left(alike) == [1.0, -1.0, 1.0]
-
-
-def test_what_stands_alone_or_corrects_is_not_expected() -> None:
-    alone, (first, second) = rewards(0.5, workload="chat"), rewards(1.0, 1.0)
-    backlog = backlog_of(*alone, first, second)
-    backlog.applied[first.inference_id] = applied(first)
-    assert [reward.inference_id for reward, _ in backlog.trim(2)] == [second.inference_id]
-
-
-def applied(reward: Reward) -> Applied:
-    return Applied(
-        revision=-1,
-        reward=0.0,
-        follow=0.0,
-        credits=(),
-        scale=1.0,
-        version=1,
-        received_at=reward.decided_at,  # type: ignore[arg-type]
-    )
-
-
-def test_they_are_counted_by_reason(make_world: MakeWorld) -> None:
+def test_what_is_dropped_is_counted(make_world: MakeWorld) -> None:
     world = make_world("world")
     values = [0.0] * 3 + [1.0, -1.0] * 4
     turns = [make_turn(number) for number in range(len(values))]
@@ -74,8 +58,22 @@ def test_they_are_counted_by_reason(make_world: MakeWorld) -> None:
     world.tell(*((turn, make_reward(turn, value)) for turn, value in zip(turns, values, strict=True)))
     settle(learner)
     (only,) = manifests(world)
-    assert {why: len(ids) for why, ids in only.drops.items()} == {"uninformative": 2, "backlog_full": 1}
+    assert {why: len(ids) for why, ids in only.drops.items()} == {"backlog_full": 3}
     assert len(only.turns) == 8
+    learner.close()
+
+
+def test_users_who_are_held_back_train_nothing(make_world: MakeWorld) -> None:
+    """Also while the first version is all there is: what a turn is for does not change with the versions."""
+    world = make_world("world")
+    arms = ["holdback"] * 3 + ["live", "canary"] * 4
+    turns = [make_turn(number, arm=arm, arm_assigned=arm) for number, arm in enumerate(arms)]
+    learner = world.learner()
+    world.tell(*((turn, make_reward(turn, float(number % 2))) for number, turn in enumerate(turns)))
+    settle(learner)
+    (only,) = manifests(world)
+    assert {record.inference_id for record in only.turns} == {turn.inference_id for turn in turns[3:]}
+    assert only.drops == {"held_back": tuple(turn.inference_id for turn in turns[:3])}
     learner.close()
 
 

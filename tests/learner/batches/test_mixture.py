@@ -42,16 +42,16 @@ def sources(chosen: list[Reward]) -> Counter[str]:
 
 def test_production_comes_first_and_simulation_fills_what_it_leaves() -> None:
     waiting = rewards(20, "simulated") + rewards(3, "production", 20)
-    chosen = backlog_of(waiting).choose(8, now_of(waiting))
+    chosen = backlog_of(waiting).choose(BATCH, now_of(waiting))
     assert [reward.environment for reward in chosen] == ["production"] * 3 + ["simulated"] * 5
     waiting += rewards(9, "production", 30)
-    assert sources(backlog_of(waiting).choose(8, now_of(waiting))) == {"production": 8}
+    assert sources(backlog_of(waiting).choose(BATCH, now_of(waiting))) == {"production": 8}
 
 
 @given(st.integers(1, 12), st.integers(0, 30), st.sampled_from([0.0, 0.25, 0.5, 0.75, 0.9, 1.0]))
 def test_an_update_has_at_most_its_share_of_simulated_turns(production: int, simulated: int, share: float) -> None:
     waiting = rewards(simulated, "simulated") + rewards(production, "production", 50)
-    found = sources(backlog_of(waiting, simulated=share).choose(16, now_of(waiting)))
+    found = sources(backlog_of(waiting, simulated=share).choose(BatchSettings(turns=16), now_of(waiting)))
     assert found["production"] == production
     assert found["simulated"] <= share * found.total() + 1e-9
     is_full = found.total() == 16 or found["simulated"] == simulated
@@ -60,15 +60,15 @@ def test_an_update_has_at_most_its_share_of_simulated_turns(production: int, sim
 
 def test_when_production_has_been_quiet_simulation_trains_alone() -> None:
     waiting = rewards(20, "simulated")
-    assert sources(backlog_of(waiting, simulated=0.25).choose(8, now_of(waiting))) == {"simulated": 8}, "never any"
+    assert sources(backlog_of(waiting, simulated=0.25).choose(BATCH, now_of(waiting))) == {"simulated": 8}, "never any"
     backlog = backlog_of(waiting, simulated=0.25, quiet_s=600.0)
     (last,) = rewards(1, "production", 40)
     backlog.add(last)
     backlog.remove([last])
     assert not backlog.is_ready(BATCH, now_of([last], 599.0))
-    assert backlog.choose(8, now_of([last], 599.0)) == []
+    assert backlog.choose(BATCH, now_of([last], 599.0)) == []
     assert backlog.is_ready(BATCH, now_of([last], 601.0))
-    assert len(backlog.choose(8, now_of([last], 601.0))) == 8
+    assert len(backlog.choose(BATCH, now_of([last], 601.0))) == 8
 
 
 def test_an_update_waits_for_production_that_its_share_needs() -> None:
@@ -76,12 +76,12 @@ def test_an_update_waits_for_production_that_its_share_needs() -> None:
     backlog = backlog_of(waiting, simulated=0.25)
     assert not backlog.is_ready(BATCH, now_of(waiting, 1.0)), "3 and 1 make the fewest, and have not waited"
     assert backlog.is_ready(BATCH, now_of(waiting, 11.0))
-    assert sources(backlog.choose(8, now_of(waiting, 11.0))) == {"production": 3, "simulated": 1}
+    assert sources(backlog.choose(BATCH, now_of(waiting, 11.0))) == {"production": 3, "simulated": 1}
 
 
 def test_a_workload_takes_at_most_its_share_and_of_none_takes_no_room_in_the_backlog() -> None:
     waiting = rewards(9, "production") + rewards(9, "production", 20, workload="tests")
-    found = backlog_of(waiting, workloads={"write": 0.25}).choose(8, now_of(waiting))
+    found = backlog_of(waiting, workloads={"write": 0.25}).choose(BATCH, now_of(waiting))
     assert Counter(reward.workload for reward in found) == {"write": 2, "tests": 6}
     backlog = backlog_of(waiting, workloads={"tests": 0})
     assert [(reward.workload, why) for reward, why in backlog.trim(18)] == [("tests", "mixture")] * 9

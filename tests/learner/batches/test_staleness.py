@@ -64,6 +64,17 @@ def test_the_most_divergent_are_left_out_until_the_sample_is_large_enough() -> N
     assert kept(shifts, max_divergence=100.0, min_ess=0.45) == [True, True, True, False, True]
 
 
+def test_the_default_bound_on_the_sample_size_binds_within_that_on_divergence() -> None:
+    """The worst that divergence allows: one turn much likelier than it was, seven much less likely."""
+    shifts, usual = [0.85] + [-1.15] * 7, AdmissionSettings()
+    assert kept(shifts, max_divergence=usual.max_divergence) == [True] * 8
+    assert effective_share(torch.tensor(shifts).exp()) == pytest.approx(0.42, abs=0.02)
+    stays = kept(shifts, max_divergence=usual.max_divergence, min_ess=usual.min_ess)
+    assert 0 < sum(stays) < 8
+    weights = torch.tensor(shifts).exp()[torch.tensor(stays)]
+    assert effective_share(weights) >= usual.min_ess
+
+
 def test_what_is_not_finite_does_not_train() -> None:
     assert kept([0.0, math.nan]) == [True, False]
     assert kept([0.0, math.inf]) == [True, False]

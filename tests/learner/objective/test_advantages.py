@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from logged_world import make_reward, make_turn
@@ -152,6 +153,25 @@ def test_the_value_head_starts_near_zero_and_learns_what_to_expect() -> None:
     for _ in range(200):
         last_N = run(head, turns(rewards), hidden_ND)
     assert float(last_N.abs().max()) < 0.05
+
+
+def test_the_scale_of_a_value_head_is_at_least_half_the_spread_of_the_last_updates() -> None:
+    """By definition: of all rewards so far, those of each update before weighing 0.95 of the next one's."""
+    rng, head, seen = np.random.default_rng(0), value_head(), np.zeros((0, 2))
+    for size, spread in ((4, 2.0), (1, 0.0), (6, 0.01), (3, 2.0), (5, 0.0)):
+        rewards = rng.normal(0.5, spread, size)
+        run(head, turns(rewards.tolist()))
+        seen[:, 1] *= 0.95
+        seen = np.vstack([seen, [(reward, 1.0) for reward in rewards]])
+        lately = np.cov(seen[:, 0], aweights=seen[:, 1]) ** 0.5
+        own = rewards.std(ddof=1) if size > 1 else 0.0
+        assert list(head.scales) == pytest.approx([max(own, lately / 2)] * size, rel=1e-5)
+    again = value_head()
+    again.load_state_dict(head.state_dict())
+    for each in (head, again):
+        each.begin(turns([1.0]), torch.ones(1))
+    assert again.scales == head.scales
+    assert head.scales[0] > MIN_SCALE
 
 
 def test_who_counts_for_little_moves_neither_scale_nor_head() -> None:

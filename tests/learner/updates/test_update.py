@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from changed_settings import changed
@@ -36,9 +37,15 @@ class ByHand:
         self.value = nn.Sequential(nn.Linear(hidden, 64), nn.GELU(), nn.Linear(64, 1))
         self.value.load_state_dict(self.state.advantages.state_dict()["head"])
         self.optimizer = torch.optim.AdamW(self.value.parameters(), lr=2e-3, foreach=True)
+        self.weighed = np.zeros((0, 2))  # all rewards so far, with their weights
+        self.scale = 1.0
 
     def step(self, batch: Sequence[ScoredTurn]) -> None:
         rewards_M = torch.tensor([scored.reward.value for scored in batch])
+        self.weighed[:, 1] *= 0.95
+        self.weighed = np.vstack([self.weighed, [(reward, 1.0) for reward in rewards_M.tolist()]])
+        lately = np.cov(self.weighed[:, 0], aweights=self.weighed[:, 1]) ** 0.5
+        self.scale = max(float(rewards_M.double().std()), 0.5 * float(lately))
         parts = micro_batches(merge(batch), batch, 1024, "cpu")
         num_tokens = sum(len(part.targets_N) for part in parts)
         for part in parts:
@@ -56,7 +63,7 @@ class ByHand:
         with torch.no_grad():
             anchor_N, _ = anchor.score(anchor.hidden_states(part), part)
         values_N = self.value(hidden_ND.detach())[:, 0]
-        advantage_N = (rewards_M[part.turns_N] - values_N.detach()) / torch.tensor(float(rewards_M.std()))
+        advantage_N = (rewards_M[part.turns_N] - values_N.detach()) / torch.tensor(self.scale)
         ratio_N = (logprobs_N.detach() - part.behaviour_N).exp().clamp(max=2.0)
         gap_N = anchor_N - logprobs_N
         loss_N = -ratio_N * advantage_N * logprobs_N + 0.2 * (gap_N.exp() - 1 - gap_N)
@@ -145,6 +152,21 @@ def test_rewards_that_are_all_alike_train_no_weights_and_are_counted(advantage: 
     corrected = [*alike[:-1], replace(alike[-1], applied=applied)]
     kept = [record.dropped for record in update(state, corrected, settings).records]
     assert kept == ["all_alike"] * (len(alike) - 1) + [None]
+
+
+def test_with_a_value_head_alike_rewards_train_once_they_have_differed() -> None:
+    """By how much each is better than was expected of it, in the spread of the updates before."""
+    settings = LearnerSettings()
+    state = make_state(MODEL, settings)
+    usual = update(state, some_batch(0), settings).records[0].scale
+    before = [weight.clone() for weight in weights(state)]
+    alike = [replace(scored, reward=msgspec.structs.replace(scored.reward, value=1.0)) for scored in some_batch(0)]
+    result = update(state, alike, settings)
+    assert "all_alike" not in {record.dropped for record in result.records}
+    assert not all(map(torch.equal, weights(state), before))
+    for record in result.records:
+        assert usual / 4 < record.scale <= usual
+        assert record.credit == pytest.approx((1 - record.baseline) / record.scale, rel=1e-4)
 
 
 def test_activations_that_are_computed_again_are_the_same() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 import torch
+from changed_settings import changed
 from logged_world import (
     MODEL,
     World,
@@ -122,7 +123,7 @@ def test_who_said_how_much_is_known_after_a_restart(make_world: MakeWorld) -> No
 
 def test_a_batch_of_which_everything_was_dropped_moves_no_weights() -> None:
     """The optimizer's momentum moves none either."""
-    settings = LearnerSettings()
+    settings = changed(LearnerSettings(), {"advantage.baseline": "batch"})
     state = make_state(MODEL, settings)
     batch = [ScoredTurn(turn, reward) for turn, reward in logged_past(8)]
     update(state, batch, settings)
