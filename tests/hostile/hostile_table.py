@@ -50,6 +50,12 @@ class HostileTable:
             Row("memory grew by", growth / MIB, "MiB", goal=GROWTH_BYTES / MIB, holds=growth <= GROWTH_BYTES)
         )
 
+    def released(self, releases: int, turned_back: int, held_by: int) -> None:
+        """Add what one user brought about who spoils her own part of each version."""
+        turned = f"releases of {releases} that one user turned back"
+        self._rows.append(Row(turned, turned_back, "releases", goal=0, holds=turned_back == 0))
+        self._rows.append(Row("alarms of one user that hold releases", held_by, "alarms", goal=0, holds=held_by == 0))
+
     def lost(self, lost: int, acknowledged: int) -> None:
         self._rows.append(Row("acknowledged and lost", lost, f"of {acknowledged}", goal=0, holds=lost == 0))
 
