@@ -32,10 +32,15 @@ def lead(directory: Path, updates: int, settings: dict[str, object], ranks: Rank
     world.close()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    # In a function, so that nothing holds a process group when the interpreter ends: its threads would abort it.
     with joined_ranks("cpu") as of_all:
         if of_all.leads:
             lead(Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]), of_all)
             dismiss(of_all)
         else:
             follow(of_all)
+
+
+if __name__ == "__main__":
+    main()
