@@ -71,11 +71,11 @@ class Counts:
 
 
 class Phases:
-    """Phases in turn, each with its beginning (wall clock) and the peak memory in it."""
+    """Phases in turn, each with its beginning (wall clock) and the peak memory in it, in all and by process."""
 
     def __init__(self, world: "World") -> None:
         self.began_at: dict[str, float] = {}
-        self.peak_bytes: dict[str, int] = {}
+        self.at_peak: dict[str, dict[str, int]] = {}
         self._world = world
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
@@ -89,8 +89,12 @@ class Phases:
         self._thread.join()
 
     def begin(self, name: str) -> None:
-        self.peak_bytes[name] = self._world.rss_bytes()
+        self.at_peak[name] = self._world.held_bytes()
         self.began_at[name] = time.time()
+
+    @property
+    def peak_bytes(self) -> dict[str, int]:
+        return {name: sum(held.values()) for name, held in self.at_peak.items()}
 
     def between(self) -> Iterator[tuple[str, float, float]]:
         """Yield each phase with its beginning and end; the last one has no end and is left out."""
@@ -100,9 +104,9 @@ class Phases:
 
     def _watch(self) -> None:
         while not self._over.wait(_LOOKS_S):
-            if self.peak_bytes:
-                name, peak = list(self.peak_bytes.items())[-1]
-                self.peak_bytes[name] = max(peak, self._world.rss_bytes())
+            if self.at_peak:
+                name, peak = list(self.at_peak.items())[-1]
+                self.at_peak[name] = max(peak, self._world.held_bytes(), key=lambda held: sum(held.values()))
 
 
 class World:
@@ -191,10 +195,10 @@ class World:
 
     # ------------------------------------------------------------------------------------------ how it is
 
-    def rss_bytes(self) -> int:
-        """Return the resident memory of the service and all its children."""
+    def held_bytes(self) -> dict[str, int]:
+        """Return the resident memory of the service and of all its children, by process."""
         service = psutil.Process(self.service.pid)
-        return sum(_rss(process) for process in [service, *service.children(recursive=True)])
+        return dict(_held(process) for process in [service, *service.children(recursive=True)])
 
     def faults(self) -> dict[str, str]:
         """Return the components that `/readyz` reports as not ok."""
@@ -219,11 +223,11 @@ def _body(attack: Attack) -> io.BytesIO | None:
     return None if attack.body is None else io.BytesIO(attack.body)
 
 
-def _rss(process: psutil.Process) -> int:
+def _held(process: psutil.Process) -> tuple[str, int]:
     try:
-        return int(process.memory_info().rss)
+        return f"{process.pid} {' '.join(process.cmdline()[1:4])}", int(process.memory_info().rss)
     except psutil.NoSuchProcess:
-        return 0
+        return str(process.pid), 0
 
 
 def percentile(taken: Iterable[tuple[float, float]], share: float, between: tuple[float, float]) -> float:

