@@ -36,6 +36,7 @@ from api.operator.accounts.keys import keys_router
 from api.operator.alarms import alarms_router
 from api.operator.figures.clients import clients_router
 from api.operator.figures.curves import curves_router
+from api.operator.figures.frontier import frontier_router
 from api.operator.figures.improvement import improvement_router
 from api.operator.figures.serving import serving_router
 from api.operator.fleet import fleet_router
@@ -98,6 +99,7 @@ _ROUTERS = (
     stages_router,
     turn_router,
     curves_router,
+    frontier_router,
     improvement_router,
     serving_router,
     audit_router,

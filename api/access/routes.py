@@ -90,6 +90,7 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/v1/rewards/stream"): _LIST,
     ("GET", "/v1/curves"): _LIST,
     ("GET", "/v1/behaviour"): _LIST,
+    ("GET", "/v1/frontier"): _LIST,
     ("GET", "/v1/improvement"): _LIST,
     ("GET", "/v1/clients"): _LIST,
     ("GET", "/v1/alarms"): _LIST,

@@ -4,6 +4,7 @@ import { at } from "./dom.js";
 import * as alarms from "./views/alarms.js";
 import * as clients from "./views/clients.js";
 import * as curves from "./views/curves.js";
+import * as frontier from "./views/frontier.js";
 import * as gain from "./views/gain.js";
 import * as health from "./views/health.js";
 import * as learner from "./views/learner.js";
@@ -13,7 +14,7 @@ import * as sessions from "./views/sessions.js";
 import * as story from "./views/story.js";
 
 const PERIOD_MS = 3000, SLOW_PERIOD_MS = 10000;
-const drawn = () => Promise.all([curves.refresh(), learner.refresh()]);
+const drawn = () => Promise.all([curves.refresh(), frontier.refresh(), learner.refresh()]);
 const REFRESH = {
   curves: drawn, releases: releases.refresh, alarms: alarms.refresh, health: health.refresh, sessions: sessions.refresh,
   clients: clients.refresh,
@@ -148,6 +149,7 @@ at("help-button").addEventListener("click", KEYS["?"]);
 rewards.begin(what => report("stream", what));
 releases.begin(what => report("order", what));
 curves.begin(again);
+frontier.begin(again);
 learner.begin();
 alarms.begin(again);
 sessions.begin(what => report("sessions", what));

@@ -142,6 +142,15 @@ class FeedbackSettings(Section):
     """Most turns that are looked at to join one such event; where there are more, it stays unjoined."""
 
 
+class PriceSettings(Section):
+    """What a million tokens cost, in any currency; where all are free, the console shows no cost."""
+
+    prompt: float = Field(default=0.0, ge=0)
+    """Tokens of a prompt that the turn before did not have."""
+    output: float = Field(default=0.0, ge=0)
+    """Tokens that were sampled."""
+
+
 class AdvancedApiSettings(Section):
     default_namespace: str = "default"
     """Namespace of keyless requests."""
@@ -186,6 +195,8 @@ class ApiSettings(Section):
     """How large they may be, and what reading large ones may cost."""
     connections: ConnectionSettings = ConnectionSettings()
     """How many there may be, and how long each may take over what."""
+    prices: PriceSettings = PriceSettings()
+    """What tokens cost."""
     low_priority: LowPrioritySettings = LowPrioritySettings()
     """Requests that nobody waits for: how many there may be."""
     advanced: AdvancedApiSettings = AdvancedApiSettings()

@@ -49,6 +49,30 @@ class Conduct(msgspec.Struct, frozen=True, tag="completion"):
     latency_ms: float
 
 
+class Told(msgspec.Struct, frozen=True):
+    """What a message of a turn's request tells of a tool call that was executed: when, in `onward`."""
+
+    role: str = ""
+    tool_call_id: str = ""
+    onward: dict[str, str] | None = None
+
+
+class Deed(msgspec.Struct, frozen=True, tag="completion", kw_only=True):
+    """The fields of a turn's record that say what it did for a task, and what that cost."""
+
+    session_id: SessionId
+    turn_index: int
+    workload: str
+    harness_version: str | None = None
+    policy_versions: tuple[VersionSpan, ...]
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    tool_calls: tuple[Call, ...] = ()
+    messages: tuple[Told, ...] = ()
+    latency_ms: float
+
+
+_decode_deed = codec.decoder(Deed).decode
 _decode_reward = codec.decoder(Reward).decode
 _decode_conduct = codec.decoder(Conduct).decode
 
@@ -73,6 +97,8 @@ def _with_turns(found: Subquery, *columns: ColumnElement[Any]) -> Select[Any]:
 _SPOKEN = (_turns.c.policy, _turns.c.policy_version, _turns.c.workload, _turns.c.received_at)
 _WORTH = _with_turns(_newest, _newest.c.record.label("reward"), *_SPOKEN)
 _OLDEST_WORTH = _with_turns(_oldest, _oldest.c.record.label("reward"), *_SPOKEN)
+_DEEDS = _with_turns(_newest, _newest.c.record.label("reward"), _turns.c.record)
+_OLDEST_DEEDS = _with_turns(_oldest, _oldest.c.record.label("reward"), _turns.c.record)
 _CONDUCT = _with_turns(_newest, _turns.c.record)
 
 
@@ -98,6 +124,14 @@ class Curves(Repository):
         """Return what those same turns did. Reads whole records: meant for hundreds of turns."""
         return [_decode_conduct(row.record) for row in self._once(_CONDUCT, namespace, limit)]
 
+    def deeds(self, namespace: Namespace, limit: int) -> list[tuple[Deed, Reward]]:
+        """Return the same for what tasks cost, with each turn's latest reward."""
+        return self._deeds(_DEEDS, namespace, limit)
+
+    def oldest_deeds(self, namespace: Namespace, limit: int) -> list[tuple[Deed, Reward]]:
+        """Return the same of the turns of the oldest `limit` revisions: what tasks cost before learning."""
+        return self._deeds(_OLDEST_DEEDS, namespace, limit)
+
     def live_since(self, after_sequence: int) -> dict[PolicyRef, datetime]:
         """Return when each version first went live, among the releases after the given sequence."""
         rows = self._connection.execute(
@@ -110,6 +144,10 @@ class Curves(Repository):
     def _worth(self, query: Select[Any], namespace: Namespace, limit: int) -> list[Worth]:
         found = [(row, _decode_reward(row.reward)) for row in self._once(query, namespace, limit)]
         return [_worth(row, reward) for row, reward in found if not reward.void]
+
+    def _deeds(self, query: Select[Any], namespace: Namespace, limit: int) -> list[tuple[Deed, Reward]]:
+        found = [(row, _decode_reward(row.reward)) for row in self._once(query, namespace, limit)]
+        return [(_decode_deed(row.record), reward) for row, reward in found if not reward.void]
 
     def _once(self, query: Select[Any], namespace: Namespace, limit: int) -> list[Any]:
         """Return the first row of each turn, which is that of its latest revision."""

@@ -126,7 +126,8 @@ def test_a_turn_whose_latest_reward_is_void_is_worth_nothing_and_not_zero(servic
         with service.store.work() as work:
             work.rewards.put([(0, given)])
         (session,) = service.get("/v1/sessions").json()["data"]
-        assert (service.get("/v1/curves").json()["turns"], session["reward"]) == (turns, worth)
+        counted = service.get("/v1/curves").json()["turns"], service.get("/v1/frontier").json()["tasks"]
+        assert (*counted, session["reward"]) == (turns, turns, worth)
 
 
 def test_curves_are_bounded_and_of_one_workload_where_asked(world: Service) -> None:

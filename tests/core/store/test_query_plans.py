@@ -117,6 +117,8 @@ USES: dict[str, Callable[[Any], object]] = {
     ),
     "curves.worth": lambda view: view.curves.worth(NAMESPACE, 100),
     "curves.conduct": lambda view: view.curves.conduct(NAMESPACE, 100),
+    "curves.deeds": lambda view: view.curves.deeds(NAMESPACE, 100),
+    "curves.oldest_deeds": lambda view: view.curves.oldest_deeds(NAMESPACE, 100),
     "curves.live_since": lambda view: view.curves.live_since(4900),
     "curves.oldest": lambda view: view.curves.oldest(NAMESPACE, 100),
     "curves.arms": lambda view: view.curves.arms(IDS),
