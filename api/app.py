@@ -60,6 +60,7 @@ from api.protocols.responses.routes import plan_response
 from api.protocols.responses.stored import stored_router
 from api.protocols.tabby.completions import plan_tabby
 from api.protocols.tabby.routes import tabby_router
+from api.redaction.policies import Redactors
 from api.requests.reader import BodyReader, ProcessReader, ThreadReader
 from core.events import Protocol
 
@@ -150,7 +151,9 @@ def create_app(services: ApiServices) -> FastAPI:
     ring = KeyRing(settings, known_keys(services.store), services.clock.now)
     stored = StoredKeys(services.store, ring, services.clock)
     places = LowPlaces(settings.low_priority)
-    context = Context(services, ring, _reader(services), Bodies(settings.bodies), places, stored)
+    redactors = Redactors(services.privacy, settings.user_hash_key)
+    redactors.check_namespaces(ring.namespaces)
+    context = Context(services, ring, _reader(services), Bodies(settings.bodies), places, stored, redactors)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

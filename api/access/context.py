@@ -10,6 +10,7 @@ from api.access.services import ApiServices
 from api.access.stored_keys import StoredKeys
 from api.http.background import Background
 from api.http.large_bodies import Bodies
+from api.redaction.policies import Redactors, SessionValues
 from api.requests.reader import BodyReader
 from core.events import FinishReason
 from core.telemetry import TURNS
@@ -26,6 +27,8 @@ class Context:
     bodies: Bodies
     low_places: LowPlaces
     stored_keys: StoredKeys
+    redactors: Redactors
+    values: SessionValues = field(default_factory=SessionValues)
     background: Background = field(default_factory=Background)
     _turn_counters: dict[tuple[str, FinishReason], Counter] = field(default_factory=dict)
 

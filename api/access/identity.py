@@ -102,6 +102,8 @@ class KeyRing:
         _check_namespaces(settings, stored)
         _check_names(settings)
         self._settings, self._now = settings, now
+        self.namespaces = None if stored is None else _namespaces(settings, stored)
+        """Those that it began with; None where the store, which may have more, did not answer."""
         self._user_key = hashlib.blake2b(settings.user_hash_key.encode(), digest_size=32).digest()
         self._configured: dict[str, _Known] = {}
         for key in settings.keys:
@@ -239,11 +241,15 @@ def _check_namespaces(settings: ApiSettings, stored: Sequence[StoredKey] | None)
     """Raise ConfigError for a namespace without a key, as far as keys are known: a misspelt name would limit nobody."""
     if stored is None:
         return
-    of_keys = {key.namespace for key in settings.keys} | {str(key.namespace) for key in stored}
-    known = of_keys or {settings.advanced.default_namespace}
+    known = _namespaces(settings, stored)
     for name in settings.namespaces:
         if name not in known:
             raise ConfigError(f"settings: api.namespaces.{name}: no API key belongs to it")
+
+
+def _namespaces(settings: ApiSettings, stored: Sequence[StoredKey]) -> set[str]:
+    of_keys = {key.namespace for key in settings.keys} | {str(key.namespace) for key in stored}
+    return of_keys or {settings.advanced.default_namespace}
 
 
 def _check_names(settings: ApiSettings) -> None:

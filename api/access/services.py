@@ -8,7 +8,7 @@ from core.events import Topic
 from core.ports import Clock, EventLog, LiveState, Policy, Renderer, Store, Traffic
 from core.records.audit_head import HeadFile
 from core.reward_spec import RewardSpec
-from core.settings import ApiSettings, AuditSettings
+from core.settings import ApiSettings, AuditSettings, PrivacySettings
 
 OK = "ok"
 DEGRADED = "degraded"  # the first word of a state that costs only speed
@@ -37,6 +37,7 @@ class ApiServices:
     disk: Callable[[], Mapping[str, int]] = dict
     """Bytes by what they hold (`log`, `store`, `blobs`, `spool`), as far as they are on this machine, and `free`."""
     audit: AuditSettings = field(default_factory=AuditSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
     head: HeadFile | None = None
     """Where the head of the audit trail is kept beside the store; None: nowhere."""
     site: Path | None = None

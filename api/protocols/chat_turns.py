@@ -18,14 +18,16 @@ from api.protocols.sampling import (
     room_for_answer,
     sampling_of,
 )
+from api.redaction.redaction import Redaction
 from api.requests.bodies import ChatBody
 from api.requests.constraints import check_wanted, wanted_of
 from api.requests.ignored import named
 from api.requests.messages import canonical, check_messages, ignored_in, late_system
+from api.requests.redacted import redact_chat
 from api.requests.tools import check_tools, ignored_in_tools
 from api.turns.grammars import grammar_of
 from api.turns.histories.retries import first_try, request_mark
-from api.turns.intake import Intake, refuse_if_strict, take_in, with_purpose
+from api.turns.intake import Intake, redacted_intake, refuse_if_strict, take_in, with_purpose
 from api.turns.rendering import Rendering
 from api.turns.sessions import find_place, marks_shown, take_session
 from api.turns.transcripts import Transcript
@@ -41,7 +43,8 @@ class Asked:
     """A chat request, checked. `messages` are stored, `shown` are what the model sees.
 
     `marks`: by which its history may show its place; `wanted`: what its answer must be, None for one that is free;
-    `after`: the turn behind which it stands by the client's own word, None where its history is to tell."""
+    `redaction`: of its words, None where nothing is redacted; `after`: the turn behind which it stands by the client's
+    own word, None where its history is to tell."""
 
     body: ChatBody
     intake: Intake
@@ -52,6 +55,7 @@ class Asked:
     marks: list[str]
     ignored: tuple[str, ...]
     wanted: WantedAnswer | None
+    redaction: Redaction | None = None
     after: Completion | None = None
 
 
@@ -70,6 +74,11 @@ def understand(
     check_messages(body.messages)
     _check_options(body)
     found = [*ignored, *ignored_options(body), *ignored_in(body.messages), *ignored_in_tools(body.tools or ())]
+    redaction = context.redactors.begin(identity.namespace, intake.speaker)
+    if redaction is not None:
+        redact_chat(body, redaction)
+        intake = redacted_intake(intake, redaction)
+        found = [redaction.text(name) for name in found]
     wanted, unforced = wanted_of(body, context.services.renderer.call_grammar_refused)
     _check_shown(context, body)
     names = named([*found, *unforced])
@@ -80,7 +89,8 @@ def understand(
     messages = tuple(msgspec.to_builtins(message) for message in body.messages)
     intake = with_purpose(intake, shown)
     transcript = Transcript(shown, tools, intake.speaker)
-    return Asked(body, intake, messages, tools, shown, transcript, marks_shown(intake, shown), names, wanted)
+    marks = marks_shown(intake, shown)
+    return Asked(body, intake, messages, tools, shown, transcript, marks, names, wanted, redaction)
 
 
 async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shortened: bool = False) -> TurnPlan:
@@ -126,6 +136,8 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
         callable_tools=() if body.tool_choice == "none" else asked.tools,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         top_logprobs=body.top_logprobs or 0,
+        redaction=asked.redaction,
+        is_json=asked.wanted is not None and asked.wanted.schema is not None,
     )
 
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from api.access.context import Context
 from api.http.asgi import RawHeaders
+from api.turns.private.settling import settled
 from api.turns.sessions import make_known
 from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core.events import Protocol
@@ -16,7 +17,7 @@ class Exchange(ABC):
     """The beginning of the answer's id; its rest is the inference's own (`api/turns/answer_ids.py`)."""
 
     def __init__(self, context: Context, plan: TurnPlan, *, model: str, count: int = 1, streams: bool = False) -> None:
-        self._context, self.plan = context, plan
+        self._context, self.plan = context, settled(context, plan)
         self._begin(count)
         self.created = int(plan.intake.received_at.timestamp())
         self.model = model

@@ -12,6 +12,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.low_priority import priority_of
 from api.http.asgi import Headers, header_text, hint_text
+from api.redaction.redaction import Redaction
 from api.requests.bodies import GenerationBody, TurnType
 from api.turns.histories.own_requests import own_request
 from api.turns.histories.retries import is_retry
@@ -121,6 +122,16 @@ def with_purpose(intake: Intake, messages: Sequence[Mapping[str, Any]]) -> Intak
         return intake
     telemetry.OWN_REQUESTS.labels(kind.name).inc()
     return msgspec.structs.replace(intake, purpose=kind.purpose)
+
+
+def redacted_intake(intake: Intake, redaction: Redaction) -> Intake:
+    """Return the intake with what its client wrote into it redacted: its tags, and the name of its harness."""
+    harness = intake.harness_version
+    return msgspec.structs.replace(
+        intake,
+        tags={redaction.text(name): redaction.text(value) for name, value in intake.tags.items()},
+        harness_version=None if harness is None else redaction.text(harness),
+    )
 
 
 def check_id(value: str, field: str) -> str:

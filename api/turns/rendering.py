@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from api.access.context import Context
+from api.access.identity import Identity
 from api.http.body_shape import Raw
 from api.requests.jobs import BodyKind, Check, Extend, Job, Render, RenderText
 
@@ -16,17 +17,27 @@ _ON_LOOP_CHARACTERS = 8192  # about 5 ms
 _OF_A_MESSAGE = 64  # what a message costs beside its text, in characters
 
 
-async def read_large_apart(context: Context, kind: BodyKind, raw: Raw, understand: Callable[[], T]) -> T:
-    """Return what `understand` makes of a body, of a large one after a check in the reader. Raises RequestError."""
+async def read_large_apart(
+    context: Context, kind: BodyKind, raw: Raw, understand: Callable[[], T], identity: Identity | None = None
+) -> T:
+    """Return what `understand` makes of a body, of a large one after a check in the reader. Raises RequestError.
+
+    `identity`: whose words it redacts; None where it redacts none."""
     if not context.bodies.is_large(len(raw)):
-        return understand()
+        return understand() if identity is None else await away_if_large(context, identity, len(raw), understand)
     await context.reader.ask(Check(kind, context.services.settings.bodies.values), raw)
     return await context.reader.away(understand)
 
 
-async def away_if_large(context: Context, body_bytes: int, work: Callable[[], T]) -> T:
-    """Do work on a request, on a thread where its body, which has been checked, is large. Raises as the work does."""
-    return await context.reader.away(work) if context.bodies.is_large(body_bytes) else work()
+async def away_if_large(context: Context, identity: Identity, body_bytes: int, work: Callable[[], T]) -> T:
+    """Do work on a request, on a thread where its body, which has been checked, is large. Raises as the work does.
+
+    Where the caller's words are redacted, a smaller body is much work, too."""
+    if context.bodies.is_large(body_bytes):
+        return await context.reader.away(work)
+    if context.redactors.is_slow(identity.namespace, body_bytes):
+        return await asyncio.to_thread(work)
+    return work()
 
 
 class Rendering:

@@ -10,11 +10,14 @@ import msgspec
 
 from api.access.context import Context
 from api.access.limits import TURNS
+from api.redaction.redaction import Redaction
 from api.requests.wording import Wording
 from api.turns.capture import Capture
 from api.turns.histories.retold import marks_of_turn
 from api.turns.histories.retries import request_mark
 from api.turns.intake import Intake
+from api.turns.private.client_words import ClientWords
+from api.turns.private.resting import why_not_at_rest
 from api.turns.segments import answer_alone, segments_of
 from api.turns.sessions import SessionPosition, remember
 from api.turns.transcripts import Transcript
@@ -48,7 +51,8 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `transcript` is None where no next turn will look for this one; `overridden` names the fields of the sampling
     that are the operator's will and not the request's; `ignored` those of the request that change nothing;
-    `callable_tools` is None where the prompt is no chat."""
+    `callable_tools` is None where the prompt is no chat; `redaction` is None where nothing is redacted, and `values`
+    are what the client gets in the place of placeholders; `is_json`: the text of its answers is."""
 
     intake: Intake
     place: SessionPosition
@@ -64,6 +68,9 @@ class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parallel_tool_calls: bool = True
     has_instructions: bool = False
     top_logprobs: int = 0
+    redaction: Redaction | None = None
+    values: Mapping[str, str] = {}
+    is_json: bool = False
 
 
 class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -102,20 +109,24 @@ class Turn:
             plan.sampling.stop,
             parallel_tool_calls=plan.parallel_tool_calls,
         )
+        self._client_words = ClientWords(plan.values, is_json=plan.is_json) if plan.values else None
         self._read_tokens = 0
         self._asked_s = plan.intake.started_s  # monotonic: when the engine was asked
 
     @property
     def text(self) -> str:
-        return self._wording.text
+        """The text for the client; so are thinking and calls. What is stored is what the model said."""
+        return self._wording.text if self._client_words is None else self._client_words.content(self._wording.text)
 
     @property
     def reasoning(self) -> str:
-        return self._wording.reasoning
+        said = self._wording.reasoning
+        return said if self._client_words is None else self._client_words.thinking(said)
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        return self._wording.tool_calls
+        said = self._wording.tool_calls
+        return said if self._client_words is None else self._client_words.calls(said)
 
     @property
     def thinking_tokens(self) -> int:
@@ -124,7 +135,8 @@ class Turn:
 
     @property
     def stop_string(self) -> str | None:
-        return self._wording.stop_string
+        said = self._wording.stop_string
+        return said if said is None or self._client_words is None else self._client_words.thinking(said)
 
     async def run(self, notify: Callable[["Turn"], None] | None = None) -> None:
         """Generate and log the turn; on return it is durable, or marked as unlogged.
@@ -188,13 +200,16 @@ class Turn:
     def _finish(self, reason: FinishReason | None) -> None:
         self._read()
         self._wording.close()
-        engine_reason = "tool_calls" if reason == "stop" and self.tool_calls else reason
+        engine_reason = "tool_calls" if reason == "stop" and self._wording.tool_calls else reason
         self.finish_reason = self._wording.ended or engine_reason
 
     def deliver(self) -> TurnDelta:
         """Return what is new; from now on it counts as delivered."""
         self._read()
         reasoning, content, calls = self._wording.take()
+        if self._client_words is not None:
+            is_last = self.finish_reason is not None
+            reasoning, content, calls = self._client_words.part(reasoning, content, calls, is_last=is_last)
         start, self.delivered_tokens = self.delivered_tokens, self._read_tokens
         return TurnDelta(
             reasoning=reasoning, content=content, tool_calls=calls, token_start=start, token_end=self._read_tokens
@@ -240,9 +255,12 @@ class Turn:
             self.untrainable_reasons += ("unknown_masks",)
         if self.finish_reason == "error":
             self.untrainable_reasons += ("error",) if self.not_finite is None else ("error", "not_finite")
+        why = self._why_not_at_rest()
+        if why is not None and why not in self.untrainable_reasons:
+            self.untrainable_reasons += (why,)
         self.policy_versions = self.capture.version_spans()
         self.segments = self._segments()
-        turn = self._record() if self.plan.intake.store else without_words(self._record())
+        turn = self._record() if why is None else without_words(self._record(), why)
         spooled, log_began_at = False, self._services.clock.now()
         try:
             spooled = (await self._services.log.append(Topic.TURNS, turn)).offset < 0
@@ -258,6 +276,10 @@ class Turn:
             await self._services.live_state.settle()
         self._count(turn)
         self._trace(turn, log_began_at)
+
+    def _why_not_at_rest(self) -> str | None:
+        plan, renderer = self.plan, self._services.renderer
+        return why_not_at_rest(renderer, plan.redaction, self._wording, self.capture.token_ids, store=plan.intake.store)
 
     async def _append_again(self, turn: Completion, log_began_at: datetime) -> None:
         """Append the turn after a cancelled append, which may have succeeded.
@@ -284,7 +306,7 @@ class Turn:
 
     def _transcript_digest(self) -> str | None:
         transcript = self.plan.transcript
-        return None if transcript is None else transcript.with_answer(self.text, self.tool_calls)
+        return None if transcript is None else transcript.with_answer(self._wording.text, self._wording.tool_calls)
 
     def _marks(self, turn: Completion) -> tuple[str, ...]:
         transcript = self.plan.transcript
@@ -296,7 +318,7 @@ class Turn:
 
     def _segments(self) -> tuple[Segment, ...]:
         plan, token_ids = self.plan, self.capture.token_ids
-        if not (self.tool_calls or self._wording.has_thought):
+        if not (self._wording.tool_calls or self._wording.has_thought):
             return answer_alone(token_ids)
         tools = plan.callable_tools or ()
         return segments_of(self._services.renderer, plan.place.prompt_token_ids, token_ids, tools)
@@ -344,8 +366,8 @@ class Turn:
             tokenizer_digest=services.renderer.tokenizer_digest,
             renderer=services.renderer.name,
             finish_reason=self.finish_reason,
-            text=self.text,
-            tool_calls=tuple(self.tool_calls),
+            text=self._wording.text,
+            tool_calls=tuple(self._wording.tool_calls),
             broken_calls=self._wording.broken_calls,
             not_finite=self.not_finite,
             transcript_digest=self._transcript_digest(),

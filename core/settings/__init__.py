@@ -54,6 +54,7 @@ from core.settings.monitors import MonitorSettings
 from core.settings.names import nested, paths, place, probably_meant, refuse_former
 from core.settings.operations.alerts import AlertSettings, AlertTargetSettings
 from core.settings.operations.tracing import TracingSettings
+from core.settings.privacy import NamespacePrivacySettings, PrivacySettings
 from core.settings.processes import ProcessSettings
 from core.settings.release import CanarySettings, EvalSettings, GateSettings, HoldbackSettings, ReleaseSettings
 from core.settings.scoring import ScoringSettings
@@ -121,11 +122,13 @@ __all__ = [
     "MetricsSettings",
     "MixtureSettings",
     "MonitorSettings",
+    "NamespacePrivacySettings",
     "NamespaceSettings",
     "ObjectiveSettings",
     "OptimizerSettings",
     "PostgresSettings",
     "PriceSettings",
+    "PrivacySettings",
     "ProcessSettings",
     "RateLimit",
     "RedisSettings",
@@ -154,6 +157,8 @@ class Settings(Section):
     """The place of weights, manifests and probes: a directory, or a URL (`s3://bucket/prefix`, `gs://bucket/prefix`,
     by the extras `s3` and `gcs`); None: `blobs` in the service's directory."""
     api: ApiSettings = ApiSettings()
+    privacy: PrivacySettings = PrivacySettings()
+    """What is done with the words of users before they are stored."""
     ingest: IngestSettings = IngestSettings()
     archive: ArchiveSettings = ArchiveSettings()
     audit: AuditSettings = AuditSettings()

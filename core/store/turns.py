@@ -36,6 +36,7 @@ class MadeTurn(msgspec.Struct, frozen=True, kw_only=True):
 class SaidTurn(MadeTurn, frozen=True, kw_only=True):
     """The same with the words, and with whose they are."""
 
+    session_id: SessionId
     user_id: UserHash | None = None
     key_id: str | None = None
     text: str = ""

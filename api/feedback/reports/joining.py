@@ -11,6 +11,7 @@ import msgspec
 
 from api.access.context import Context
 from api.access.identity import Identity
+from api.feedback.private.redacted import are_the_same
 from api.feedback.reports.links import Ambiguous, linked, linked_conversation, own_id
 from api.feedback.reports.window import TooManyTurns, Window
 from api.turns.lookup import read
@@ -130,7 +131,7 @@ class Joining:
         with _told():
             turns = await self._window.turns(clues.at, self._now())
         made = [turn for turn in turns if self._identity.made(turn)]
-        said = [turn for turn in made if turn.text == text]
+        said = [turn for turn in made if are_the_same(self._context, self._identity, turn, turn.text, text)]
         if len(said) > 1 and clues.prompt is not None:
             said = await self._asked(said, clues.prompt)
         return _the_only_one(said, by="text", none="unknown_text")
@@ -139,7 +140,11 @@ class Joining:
         """Return those of the turns whose request began with these words."""
         ids = [turn.inference_id for turn in turns]
         whole = await read(self._context.services, lambda view: view.turns.get_many(ids))
-        return [turn for turn in turns if _begins_with(whole.get(turn.inference_id), prompt)]
+        return [turn for turn in turns if self._begins_with(turn, whole.get(turn.inference_id), prompt)]
+
+    def _begins_with(self, said: SaidTurn, turn: Completion | None, prompt: str) -> bool:
+        first = turn.messages[0].get("content") if turn is not None and turn.messages else None
+        return isinstance(first, str) and are_the_same(self._context, self._identity, said, first, prompt)
 
     async def _by_time(self, clues: Clues) -> Joined:
         """Return the only turn of the conversation that began within the window before the event."""
@@ -183,10 +188,6 @@ def _told() -> Iterator[None]:
         raise Unjoined("ambiguous") from None
     except TooManyTurns:
         raise Unjoined("too_many_turns") from None
-
-
-def _begins_with(turn: Completion | None, prompt: str) -> bool:
-    return turn is not None and bool(turn.messages) and turn.messages[0].get("content") == prompt
 
 
 def _the_only_one(turns: Sequence[MadeTurn], *, by: str, none: str) -> Joined:

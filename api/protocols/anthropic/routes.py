@@ -27,7 +27,7 @@ async def plan_message(context: Context, identity: Identity, headers: Headers, r
             asked = understand(context, identity, headers, translated.chat, translated.ignored, translated.session)
             return translated, asked
 
-    translated, asked = await read_large_apart(context, "messages", raw, read)
+    translated, asked = await read_large_apart(context, "messages", raw, read, identity)
     with named_as(translated.places):
         plan = await plan_turns(context, asked, len(raw), shortened=True)
     return MessageExchange(context, plan, model=asked.body.model, streams=bool(asked.body.stream))
@@ -50,7 +50,7 @@ def count_router(context: Context) -> APIRouter:
                 headers: Headers = dict(request.scope["headers"])
                 return translated, understand(context, identity, headers, translated.chat, translated.ignored)
 
-        translated, asked = await away_if_large(context, size, read)
+        translated, asked = await away_if_large(context, identity, size, read)
         with named_as(translated.places):
             tokens = await Rendering(context, size).render(asked.shown, asked.tools)
         response = json_response(TokenCount(len(tokens)))

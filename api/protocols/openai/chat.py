@@ -42,7 +42,7 @@ async def plan_chat(context: Context, identity: Identity, headers: Headers, raw:
         body, unknown = decode_foreign(chat_decoder, raw)
         return understand(context, identity, headers, body, unknown)
 
-    asked = await read_large_apart(context, "chat", raw, read)
+    asked = await read_large_apart(context, "chat", raw, read, identity)
     return ChatExchange(context, await plan_turns(context, asked, len(raw)), asked.body)
 
 

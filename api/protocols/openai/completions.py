@@ -22,11 +22,13 @@ from api.protocols.sampling import (
     sampling_of,
 )
 from api.protocols.streaming import event
+from api.redaction.places import Places
+from api.redaction.redaction import Redaction
 from api.requests.bodies import CompletionBody, completion_decoder
 from api.requests.ignored import named
 from api.turns.answer_ids import TEXT
-from api.turns.intake import refuse_if_strict, take_in
-from api.turns.rendering import Rendering, read_large_apart
+from api.turns.intake import redacted_intake, refuse_if_strict, take_in
+from api.turns.rendering import Rendering, away_if_large, read_large_apart
 from api.turns.sessions import place_text, take_session
 from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core import codec
@@ -57,19 +59,23 @@ async def plan_text(
     intake = take_in(context, identity, headers, body, None, workload="suggestion", purpose="suggestion")
     services = context.services
     check_choices(body, body_bytes, services.settings.bodies.max_bytes)
-    prompt = prompt_of(body)
-    ignored = named([*left_out, *ignored_options(body)])
+    prompt, suffix, ignored = prompt_of(body), body.suffix, named([*left_out, *ignored_options(body)])
+    redaction = context.redactors.begin(identity.namespace, intake.speaker)
+    if redaction is not None:
+        work = partial(_redact, redaction, body, prompt)
+        prompt, suffix = await away_if_large(context, identity, body_bytes, work)
+        intake, ignored = redacted_intake(intake, redaction), tuple(map(redaction.text, ignored))
     refuse_if_strict(headers, ignored)
     count_ignored(hint_text(headers, b"user-agent"), ignored)
-    place = await place_text(services, Rendering(context, body_bytes), intake, prompt, body.suffix)
+    place = await place_text(services, Rendering(context, body_bytes), intake, prompt, suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
     default = services.settings.advanced.default_max_tokens
     rules = services.settings.workloads.get(intake.workload)
     max_tokens = room_for_answer(prompt_tokens, context_length, body.max_tokens, "max_tokens", default, "prompt", rules)
     sampling, overridden = overrule(sampling_of(body, max_tokens), rules, place.session_id)
     message = {"role": "prompt", "content": prompt}
-    if body.suffix is not None:
-        message["suffix"] = body.suffix
+    if suffix is not None:
+        message["suffix"] = suffix
     await take_session(services, intake, place.session_id)
     return TurnPlan(
         intake=intake,
@@ -81,7 +87,17 @@ async def plan_text(
         overridden=overridden,
         ignored=ignored,
         top_logprobs=body.logprobs or 0,
+        redaction=redaction,
     )
+
+
+def _redact(redaction: Redaction, body: CompletionBody, prompt: str) -> tuple[str, str | None]:
+    """Return prompt and suffix without what is to be redacted; the body's stop strings lose it in place."""
+    prompt, *suffix = redaction.all([prompt] if body.suffix is None else [prompt, body.suffix])
+    places = Places()
+    places.add(body, "stop")
+    places.redact(redaction)
+    return prompt, suffix[0] if suffix else None
 
 
 def prompt_of(body: CompletionBody) -> str:

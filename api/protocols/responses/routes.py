@@ -39,7 +39,7 @@ async def plan_response(context: Context, identity: Identity, headers: Headers, 
         with named_as(translated.places):
             return translated, understand(context, identity, headers, translated.chat, translated.ignored)
 
-    translated, asked = await away_if_large(context, len(raw), translate)
+    translated, asked = await away_if_large(context, identity, len(raw), translate)
     asked = _behind(_not_to_be_got(asked) if body.store is False else asked, earlier)
     with named_as(translated.places):
         plan = await plan_turns(context, asked, len(raw))

@@ -34,7 +34,7 @@ from core.operations.fleet import LIVE, Assignment, Order
 from core.ports import Clock, LiveState, Policy, Position, Renderer
 from core.records.audit_head import HeadFile
 from core.reward_spec import RewardSpec
-from core.settings import ApiSettings, AuditSettings, ConnectionSettings, IngestSettings
+from core.settings import ApiSettings, AuditSettings, ConnectionSettings, IngestSettings, PrivacySettings
 from core.store import SqlStore
 from core.store.database import tables
 from core.store.work import View, Work
@@ -311,10 +311,11 @@ def serve(
     spec: RewardSpec = SPEC,
     clock: Clock | None = None,
     audit: AuditSettings | None = None,
+    privacy: PrivacySettings | None = None,
     **settings: Any,
 ) -> Iterator[Service]:
     parts: dict[str, Any] = {"reader": reader, "site": site, "policy": policy, "port": port}
-    parts |= {"spec": spec, "clock": clock, "audit": audit}
+    parts |= {"spec": spec, "clock": clock, "audit": audit, "privacy": privacy}
     with serve_replicas(directory, 1, renderer, **parts, **settings) as (service,):
         yield service
 
@@ -332,6 +333,7 @@ def serve_replicas(
     spec: RewardSpec = SPEC,
     clock: Clock | None = None,
     audit: AuditSettings | None = None,
+    privacy: PrivacySettings | None = None,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Serve applications that share log and store and, unless each is given one, the live state.
@@ -363,6 +365,7 @@ def serve_replicas(
             reader=reader,
             site=site,
             audit=audit or AuditSettings(),
+            privacy=privacy or PrivacySettings(),
             head=HeadFile(directory / "head.json"),
             readers={"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS},
         )

@@ -1,0 +1,36 @@
+"""What is replaced in the words of users before anything of them is stored."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from core.section import Section
+
+Redactable = Literal["secrets", "pii"]
+
+
+class NamespacePrivacySettings(Section):
+    """A namespace's own rules; None: as for all."""
+
+    redact: tuple[Redactable, ...] | None = None
+    """What is replaced by placeholders; an empty list: nothing."""
+    restore: bool | None = None
+    """Whether answers get the values back."""
+
+
+class PrivacySettings(Section):
+    redact: tuple[Redactable, ...] = ()
+    """What is replaced by placeholders before the model sees it: `secrets` (keys, tokens, passwords), `pii` (names,
+    addresses, and numbers by which people are found). Empty: nothing."""
+    restore: bool = True
+    """Whether answers to the client have the values again where the model wrote their placeholders."""
+    namespaces: dict[Annotated[str, Field(min_length=1)], NamespacePrivacySettings] = Field(default={})
+    """Other rules for a namespace, by its name."""
+
+    def redacted_in(self, namespace: str) -> tuple[Redactable, ...]:
+        own = self.namespaces.get(namespace)
+        return self.redact if own is None or own.redact is None else own.redact
+
+    def restores_in(self, namespace: str) -> bool:
+        own = self.namespaces.get(namespace)
+        return self.restore if own is None or own.restore is None else own.restore
