@@ -126,6 +126,18 @@ def _weighed(mine: Sums | None, theirs: Sums | None) -> tuple[float, float, floa
     )
 
 
+def together(sides: Iterable[Mapping[str, Sums]]) -> dict[str, Sums]:
+    """Return what several sides know of each unit, as one."""
+    found: defaultdict[str, Sums] = defaultdict(Sums)
+    for side in sides:
+        for unit, known in side.items():
+            so_far = found[unit]
+            so_far.count += known.count
+            so_far.total += known.total
+            so_far.squares += known.squares
+    return found
+
+
 def sums(values: Iterable[tuple[str, float]]) -> dict[str, Sums]:
     found: defaultdict[str, Sums] = defaultdict(Sums)
     for unit, value in values:

@@ -283,6 +283,7 @@ class Learner(Stage):
             manifest=made,
             lineage=tuple(self._lineage.versions),
             live=self._lineage.live,
+            canary=self._lineage.canary,
             refused=tuple(sorted(self._lineage.refused)),
             offsets={str(source): offset for source, offset in self._offsets.items()},
             pending=tuple(self._backlog.pending.values()),
@@ -334,8 +335,7 @@ class Learner(Stage):
 
     def _stand_where(self, entry: Entry) -> None:
         """Stand in the log, and towards releases, where the learner stood that wrote the entry."""
-        self._lineage.live, self._lineage.refused = entry.live, set(entry.refused)
-        self._lineage.released = list(entry.manifest.released)
+        self._lineage.knew(entry.live, entry.canary, entry.refused, entry.manifest.released)
         self._backlog.pending = {reward.inference_id: reward for reward in entry.pending}
         self._backlog.mixture.note([*entry.manifest.rewards, *entry.pending])
         known = {str(source): source for source in self._offsets}
@@ -357,7 +357,7 @@ class Learner(Stage):
             logger.info("the KL term holds to version %s from now on", version)
 
     def _follow_releases(self) -> None:
-        """Resume from the live version when the newest one may not be built upon."""
+        """Resume from a version that serves when the newest one may not be built upon."""
         version = self._lineage.must_resume_from()
         if version is not None:
             self._resume_at(version)

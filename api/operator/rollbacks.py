@@ -68,11 +68,11 @@ def _foreseen(view: View, cluster: str, namespace: Namespace, version: PolicyRef
 
 
 def _undone(view: View, cluster: str, version: PolicyRef) -> frozenset[PolicyRef]:
-    """Return what the release controller would take back: all that went live since, and a canary."""
+    """Return what the release controller would take back: all that went live since, and a canary's lane."""
     served = view.releases.live_history(cluster)
     since = served[served.index(version) + 1 :] if version in served else []
     running = view.experiments.running(cluster)
-    return frozenset(since if running is None else (*since, running.canary)) - {version}
+    return frozenset(since if running is None else (*since, *running.versions)) - {version}
 
 
 def _span(policies: Sequence[PolicyVersion]) -> timedelta:

@@ -52,11 +52,15 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """One canary: a share of users, re-salted, on one version against another."""
+    """One canary: a share of users, re-salted, on one version against another.
+
+    In a small crowd its lane follows the learner: `canary` is what it serves now, `lane` what it served before."""
 
     experiment_id: str
     cluster: str
     canary: PolicyRef
+    lane: tuple[PolicyRef, ...] = ()  # the oldest first
+    followed_at: datetime | None = None  # when `canary` took the place of the one before
     control: PolicyRef
     share: float
     salt: str
@@ -64,8 +68,19 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     ended_at: datetime | None = None
     verdict: Literal["promote", "rollback", "stopped"] | None = None
+    certified: PolicyRef | None = None  # where it ended well: the version that the evidence speaks for
     why: str = ""
     figures: dict[str, float] = {}
+
+    @property
+    def versions(self) -> tuple[PolicyRef, ...]:
+        """All that its lane served, the oldest first."""
+        return (*self.lane, self.canary)
+
+    @property
+    def promoted(self) -> PolicyRef | None:
+        """The version that it ended well for."""
+        return (self.certified or self.canary) if self.verdict == "promote" else None
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

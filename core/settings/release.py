@@ -50,6 +50,10 @@ class CanarySettings(Section):
     switch_s: float = Field(default=3600.0, ge=0)
     """In a small crowd, how long users stay in an arm: they are assigned anew from one block of time to the next, and
     compared with themselves. Small is one of fewer than three times `min_users` / `share`. 0: they never change."""
+    follow_s: float = Field(default=600.0, ge=0)
+    """In a small crowd, the least time from one version of the canary's lane to the next: the learner goes on, and the
+    lane serves the newest of its versions that passed the gate. Each costs the engine the prefixes of sessions in the
+    lane."""
     horizon_turns: int = Field(default=2000, ge=1)
     """Matured canary turns after which a canary is decided on whatever the test knows."""
     horizon_s: float = Field(default=86400.0, gt=0)

@@ -27,14 +27,16 @@ _PREFIX, _SUFFIX = "journal-", ".msgpack.zst"
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """The entry of one update.
 
-    `policy` still lacks digest and the weights' path. `lineage` runs from the first version to this one; `live` and
-    `refused` are what was known of releases up to `offsets`; `pending` are the rewards that waited then."""
+    `policy` still lacks digest and the weights' path. `lineage` runs from the first version to this one; `live`,
+    `canary` and `refused` are what was known of releases up to `offsets`; `pending` are the rewards that waited then.
+    """
 
     format: int = FORMAT
     policy: PolicyVersion
     manifest: Manifest
     lineage: tuple[PolicyRef, ...]
     live: PolicyRef | None
+    canary: PolicyRef | None = None
     refused: tuple[PolicyRef, ...]
     offsets: dict[str, int]
     pending: tuple[Reward, ...]

@@ -1,10 +1,12 @@
 """The learner's lineage, which follows what is released.
 
 The learner goes on from its own newest version while that descends from the live one. When a version of its lineage is
-rolled back or rejected, or a version that it did not make goes live, it resumes from the live version as its child. It
-runs at most `max_lead` versions ahead of the live one. Turns that only an abandoned branch used are not trained on
+rolled back or rejected, or a version that it did not make goes live, it resumes from the newest version that serves
+anybody and may be built upon: a canary, or the live version. It runs at most `max_lead` versions ahead of what serves
+anybody, so that it waits for no canary that takes a day. Turns that only an abandoned branch used are not trained on
 again."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from core.events import Release
@@ -22,10 +24,21 @@ class Lineage:
 
     versions: list[PolicyRef] = field(default_factory=list)
     live: PolicyRef | None = None
+    canary: PolicyRef | None = None  # the newest that users tried, whatever became of it
     refused: set[PolicyRef] = field(default_factory=set)
-    released: list[PolicyRef] = field(default_factory=list)  # that ever were live, ascending; the newest of them
+    released: list[PolicyRef] = field(default_factory=list)  # that served and were not taken back, ascending
     anchor: PolicyRef | None = None  # that the KL term holds to; None: the given model
     policy: PolicyName = BASE
+
+    def knew(
+        self,
+        live: PolicyRef | None,
+        canary: PolicyRef | None,
+        refused: Iterable[PolicyRef],
+        released: Iterable[PolicyRef],
+    ) -> None:
+        """Take over what an earlier learner knew of releases."""
+        self.live, self.canary, self.refused, self.released = live, canary, set(refused), list(released)
 
     def follow(self, release: Release) -> None:
         if release.version.policy != self.policy:
@@ -34,21 +47,31 @@ class Lineage:
             case "live":
                 self.live = release.version
                 self.refused.discard(release.version)
-                self.released = sorted({*self.released, release.version})[-_REMEMBERED:]
+                self._serves(release.version)
+            case "canary":
+                self.canary = release.version
+                self._serves(release.version)
             case "rolled_back" | "rejected":
                 self.refused.add(release.version)
+                self.released = [each for each in self.released if each != release.version]
+
+    def _serves(self, version: PolicyRef) -> None:
+        self.released = sorted({*self.released, version})[-_REMEMBERED:]
 
     @property
     def newest(self) -> PolicyRef | None:
         return self.versions[-1] if self.versions else None
 
     def must_resume_from(self) -> PolicyRef | None:
-        """Return the live version when the newest one may not be built upon; else None."""
+        """Return the newest version that serves anybody when the newest of all may not be built upon; else None."""
         if self.live is None or self.live in self.refused:
             return None  # what serves instead is about to be said
-        if self.live not in self.versions or self.refused & set(self.versions):
+        if self.live not in self.versions:
             return self.live
-        return None
+        if not self.refused & set(self.versions):
+            return None
+        served = self.versions[: self._served() + 1]
+        return self.live if self.refused & set(served) else served[-1]
 
     def resumed_from(self, version: PolicyRef, ancestors: list[PolicyRef]) -> None:
         self.versions = [*ancestors, version]
@@ -57,7 +80,11 @@ class Lineage:
     def may_train(self, max_lead: int) -> bool:
         if self.live is None or self.live in self.refused or self.live not in self.versions:
             return False
-        return len(self.versions) - 1 - self.versions.index(self.live) < max_lead
+        return len(self.versions) - 1 - self._served() < max_lead
+
+    def _served(self) -> int:
+        """Return the place of the newest version that serves anybody, where the live one is of this lineage."""
+        return max(self.versions.index(each) for each in (self.live, self.canary) if each in self.versions)
 
     def due_anchor(self, every: int | None) -> PolicyRef | None:
         """Return the live version when it is `every` versions or more after the anchor; else None."""

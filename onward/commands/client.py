@@ -43,7 +43,8 @@ def show_policies(directory: Path, key: str | None) -> None:
     experiment = answer["experiment"]
     if experiment is not None:
         share = f"{experiment['share']:.0%} of the users"
-        console.print(f"canary: version {experiment['canary']} against {experiment['control']}, on {share}")
+        before = f", after {', '.join(map(str, experiment['lane']))} in its lane" if experiment["lane"] else ""
+        console.print(f"canary: version {experiment['canary']} against {experiment['control']}, on {share}{before}")
     for order in reversed(answer["orders"]):
         console.print(_order_line(order))
     for alarm in answer["held_by"]:

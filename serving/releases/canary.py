@@ -19,7 +19,7 @@ from core.operations.fleet import Experiment
 from core.ports import Clock, EventLog
 from core.settings import ReleaseSettings
 from core.store.work import Work
-from serving.releases.canaries.crowd import crowd_of
+from serving.releases.canaries.crowd import certified, crowd_of
 from serving.releases.canaries.evidence import RewardEvidence
 from serving.releases.canaries.guards import LEAST_TURNS, tripped
 from serving.releases.canaries.observations import Observations, ServedTurn
@@ -30,6 +30,8 @@ from serving.releases.view import ReleaseView
 
 _JUDGE_EVERY_S = 0.5
 _COMMIT_EVERY_S = 1.0
+_LANE_TURNS = 100
+"""The newest of a lane that guards judge, where the newest version has fewer: a fault of it is seen within as many."""
 logger = logging.getLogger(__name__)
 
 
@@ -42,6 +44,7 @@ class Canary:
         self.doubts = Doubts(clock)
         self._experiment_id: str | None = None
         self._rewards = RewardEvidence(settings.canary.maturity_s)
+        self._lane = RewardEvidence(settings.canary.maturity_s)  # the canary's arm, by version
         self._recent: dict[str, deque[ServedTurn]] = {}  # by arm of the experiment
         most = 2 * settings.canary.guard_turns
         self._served: deque[ServedTurn] = deque(maxlen=most)  # of the live arm, whatever runs
@@ -63,10 +66,12 @@ class Canary:
         running = None if view.experiment is None else view.experiment.experiment_id
         if running != self._experiment_id:
             self._experiment_id = running
-            self._rewards, self._recent = RewardEvidence(self._settings.canary.maturity_s), {}
+            self._rewards, self._lane = (RewardEvidence(self._settings.canary.maturity_s) for _ in range(2))
+            self._recent = {}
         more = self._seen.read()
         now_s = self._clock.now().timestamp()
         self._rewards.ripen(now_s)
+        self._lane.ripen(now_s)
         over = max(0, int((now_s - view.anchored_at.timestamp()) / self._settings.canary.horizon_s))
         if over != self._horizons:
             self._drift, self._horizons = RewardEvidence(self._settings.canary.maturity_s), over
@@ -92,6 +97,8 @@ class Canary:
         kept = self._recent.setdefault(turn.arm, deque(maxlen=self._settings.canary.guard_turns))
         kept.append(turn)
         self._rewards.turn(turn.inference_id, turn.unit, turn.arm, turn.received_at_s)
+        if turn.arm == "canary":
+            self._lane.turn(turn.inference_id, turn.unit, str(turn.version), turn.received_at_s)
 
     def _on_reward(self, turn: ServedTurn, reward: Reward) -> None:
         value = None if reward.void else reward.value
@@ -99,6 +106,8 @@ class Canary:
             self._drift.reward(turn.inference_id, value)
         if self._is_evidence(turn):
             self._rewards.reward(turn.inference_id, value)
+            if turn.arm == "canary":
+                self._lane.reward(turn.inference_id, value)
 
     def _shows_drift(self, turn: ServedTurn) -> bool:
         return self._settings.holdback.share > 0 and turn.arm == turn.arm_assigned and turn.arm in ("live", "holdback")
@@ -135,12 +144,35 @@ class Canary:
         )
         work.experiments.put(experiment)
 
+    def may_follow(self, view: ReleaseView) -> bool:
+        """Return whether the lane may serve a newer version now: only in a small crowd, which needs a day to decide."""
+        running = view.experiment
+        if running is None or running.switch_s is None or _is_held(view, running):
+            return False
+        since = running.followed_at or running.started_at
+        return (self._clock.now() - since).total_seconds() >= self._settings.canary.follow_s
+
+    def follow(self, work: Work, running: Experiment, version: PolicyRef) -> None:
+        """Let the lane serve a newer version, in the same experiment."""
+        work.experiments.put(
+            msgspec.structs.replace(running, canary=version, lane=running.versions, followed_at=self._clock.now())
+        )
+
     def end(self, work: Work, view: ReleaseView, action: Literal["promote", "rollback"], why: CanaryVerdict) -> None:
         if view.experiment is not None:
             ended = msgspec.structs.replace(
-                view.experiment, ended_at=self._clock.now(), verdict=action, why=why.why, figures=why.figures
+                view.experiment,
+                ended_at=self._clock.now(),
+                verdict=action,
+                why=why.why,
+                figures=why.figures,
+                certified=self._certified(view.experiment) if action == "promote" else None,
             )
             work.experiments.put(ended)
+
+    def _certified(self, experiment: Experiment) -> PolicyRef:
+        lane = [(version, self._lane.arm(str(version))) for version in experiment.versions]
+        return certified(lane, self._rewards.arm("live"))
 
     # ------------------------------------------------------------------------------------------ judging
 
@@ -155,7 +187,7 @@ class Canary:
         if not self._due():
             return None
         alarms = self._alarms_since(experiment.started_at)
-        sides = self._recent.get("canary", ()), self._recent.get("live", ())
+        sides = self._newest_of_lane(experiment.canary), self._recent.get("live", ())
         why = tripped(*sides, alarms, slower_times=self._settings.canary.slower_times)
         if why is not None:
             return CanaryVerdict("rollback", why)
@@ -165,8 +197,13 @@ class Canary:
         found = by(*arms, age_s, self._settings.canary, experiment.control, steps_to(experiment.control, view.past))
         for figure, value in found.figures.items():
             telemetry.CANARY.labels(figure=figure).set(value)
-        held = experiment.canary in view.switches.held
-        return None if found.action == "wait" or held else found
+        return None if found.action == "wait" or _is_held(view, experiment) else found
+
+    def _newest_of_lane(self, version: PolicyRef) -> Sequence[ServedTurn]:
+        """Return what the lane's newest version served, and of those before as much as makes it enough to be judged."""
+        turns = list(self._recent.get("canary", ()))
+        first = next((place for place, turn in enumerate(turns) if turn.version == version), len(turns))
+        return turns[max(0, min(first, len(turns) - _LANE_TURNS)) :]
 
     def broken_release(self, view: ReleaseView) -> tuple[PolicyRef, str] | None:
         """(version to go back to, why) when the turns since the last release are worse than those before it."""
@@ -223,3 +260,8 @@ class Canary:
             return False
         self._judged_s = now_s
         return True
+
+
+def _is_held(view: ReleaseView, experiment: Experiment) -> bool:
+    """Return whether an operator holds a version of the lane: then it stays as it is, but for the guards."""
+    return not set(view.switches.held).isdisjoint(experiment.versions)

@@ -25,7 +25,7 @@ _ASKS = 3  # in the life of a lease
 
 STEPS: dict[ReleaseState, frozenset[ReleaseState]] = {
     "candidate": frozenset({"canary", "live", "rejected", "superseded", "rolled_back"}),
-    "canary": frozenset({"live", "rolled_back"}),
+    "canary": frozenset({"live", "superseded", "rolled_back"}),
     "live": frozenset({"retired", "rolled_back"}),
     "retired": frozenset({"live", "rolled_back"}),
     "superseded": frozenset({"live"}),

@@ -5,7 +5,7 @@
         ├──refused──► rejected                  held for a person ──► superseded, or live when promoted
         ├──where a canary can run──► canary ──worse, or a guard──► rolled_back
         ▼                              │ not worse
-      live ◄───────────────────────────┘
+      live ◄───────────────────────────┘ in a small crowd newer ones take its place in the lane until that is decided
         │
         ├──the next one is live──► retired
         └──operator, guard──► rolled_back          an earlier version is live again
@@ -18,7 +18,7 @@ any point, and the next one goes on. A version is said to be live when engines s
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from core import telemetry
 from core.errors import Conflict, GateRefused
 from core.events import PolicyVersion, Release, ReleaseState
 from core.ids import PolicyRef
-from core.operations.fleet import GUARD, ReplicaTarget
+from core.operations.fleet import GUARD, Experiment, ReplicaTarget
 from core.ports import Clock, EventLog, Store, Weights
 from core.settings import ReleaseSettings, ServingSettings
 from core.stages.stage import Stage
@@ -34,9 +34,10 @@ from core.store.work import Work
 from serving.releases.canaries.guards import ALARMED
 from serving.releases.canaries.verdict import CanaryVerdict
 from serving.releases.canary import Canary
+from serving.releases.candidates import Candidates
 from serving.releases.cases import CaseGate
 from serving.releases.chain import Chain
-from serving.releases.gate import UsualKl, check
+from serving.releases.gate import check
 from serving.releases.keeping import Keeping
 from serving.releases.orders import OrderExecutor, OrderOutcome
 from serving.releases.targets import Intent, can_split, leaves_users, plan
@@ -79,8 +80,7 @@ class ReleaseController(Stage):
         self._orders = OrderExecutor(store, self._cluster, settings, vocabulary, clock)
         self._canary = Canary(log, self._cluster, settings, clock)
         self._cases = cases
-        self._usual_kl = UsualKl()
-        self._current: PolicyRef | None = None  # the candidate under way
+        self._candidates = Candidates(store, settings.gate, cases is not None)
         self._swapped_at_s = float("-inf")
 
     def tick(self) -> float:
@@ -132,21 +132,45 @@ class ReleaseController(Stage):
         return answer.intent
 
     def _try_canary(self, view: ReleaseView) -> Intent | None:
-        assert view.canary is not None
-        version = view.canary.version
         verdict = self._held_back(view) or self._canary.verdict(view)
         if verdict is not None and verdict.action == "rollback":
-            self._take_back(view, version, verdict)
+            self._take_back(view, verdict)
             return None
         if verdict is not None and verdict.action == "promote":
             self._write(view, [], lambda work: self._canary.end(work, view, "promote", verdict))
             return None
-        if view.experiment is None:  # promoted: the live lane turns
-            return self._roll_out(view, version, "no worse than the live version, by its users' rewards")
-        return self._intent(view, canary=version, canary_share=view.experiment.share)
+        if view.certified is not None:  # the live lane turns
+            why = "no worse than the live version, by its users' rewards"
+            if len(view.lane) > 1:
+                why += (
+                    f"; of its lane's versions {view.lane[0].version} to {view.lane[-1].version} the one they speak for"
+                )
+            return self._roll_out(view, view.certified, why)
+        if view.experiment is None:
+            return self._go_on(view)
+        if self._canary.may_follow(view):
+            return self._try_candidate(view)
+        self._ask_nothing()
+        return self._intent(view)
 
-    def _take_back(self, view: ReleaseView, canary: PolicyRef, verdict: CanaryVerdict) -> None:
-        """Roll a canary back; where the steps before it led down as well, order the live version back, too."""
+    def _go_on(self, view: ReleaseView) -> Intent | None:
+        """Hold the newest of a lane against what was certified of it, unless a proposed version waits."""
+        *earlier, newest = (each.version for each in view.lane)
+        why = f"version {newest}, which came after it in its lane, is held against version {view.live}"
+        if self._candidates.has_proposed(view):
+            earlier, why = (
+                [*earlier, newest],
+                f"came after version {view.live} in its lane, and a proposed version is next",
+            )
+        elif not (self._canary.wanted(view) and can_split(view.replicas)):
+            return self._roll_out(view, newest, f"came after version {view.live} in its lane, and no canary can run")
+        steps = [self._event(each, "superseded", why, "gate") for each in earlier]
+        is_tried = newest not in earlier
+        self._write(view, steps, (lambda work: self._canary.begin(work, view, newest)) if is_tried else None)
+        return None
+
+    def _take_back(self, view: ReleaseView, verdict: CanaryVerdict) -> None:
+        """Roll a canary's lane back; where the steps before it led down as well, order the live version back, too."""
         now = self._clock.now()
 
         def also(work: Work) -> None:
@@ -155,7 +179,7 @@ class ReleaseController(Stage):
                 why = f"its steps since version {verdict.back_to} led down, and the next one, too: {verdict.why}"
                 work.orders.give(self._cluster, "rollback", verdict.back_to, why, "guard", now)
 
-        self._write(view, [self._event(canary, "rolled_back", verdict.why, "guard")], also)
+        self._write(view, [self._event(each.version, "rolled_back", verdict.why, "guard") for each in view.lane], also)
         telemetry.ROLLBACKS.labels(by="guard").inc()
         if verdict.back_to is not None:
             self._canary.forget()
@@ -179,12 +203,14 @@ class ReleaseController(Stage):
 
     def _try_candidate(self, view: ReleaseView) -> Intent | None:
         if view.switches.pinned is not None or view.alarms:
-            self._current = None
+            self._candidates.current = None
             self._ask_nothing()
             return self._intent(view)
-        candidate, others = self._choose(view)
+        candidate, others = self._candidates.choose(view)
+        if candidate is not None and self._due_in_s() <= 0:
+            self._candidates.current = candidate.version
         if others:
-            self._write(view, others)
+            self._write(view, [self._event(*step, "gate") for step in others])
             return None  # look again: the chain has grown
         if candidate is None or self._due_in_s() > 0:
             self._ask_nothing()
@@ -193,7 +219,7 @@ class ReleaseController(Stage):
         figures = view.verified_by(candidate.version)
         if why is None and figures is not None:
             try:
-                check(figures, self._vocabulary, self._settings.gate, self._most_kl(candidate, figures))
+                check(figures, self._vocabulary, self._settings.gate, self._candidates.most_kl(candidate, figures))
             except GateRefused as error:
                 why = error.why
         if why is not None:
@@ -202,21 +228,25 @@ class ReleaseController(Stage):
         if figures is None:
             return self._intent(view, hold=frozenset({candidate.version}))
         if self._cases is not None and not self._cases.has_judged(view, candidate):
+            if view.experiment is not None and not any(replica.holds_many for replica in view.replicas):
+                return self._intent(view, hold=frozenset({candidate.version}))  # each engine has users
             return self._try_cases(view, candidate, self._cases)
         passed = "passed the sanity gate" + ("" if candidate.verdict is None else f"; {candidate.verdict.why}")
+        if view.experiment is not None:
+            self._follow(view, view.experiment, candidate.version, passed)
+            return None
         if self._canary.wanted(view) and can_split(view.replicas):
             step = self._event(candidate.version, "canary", passed, "gate")
             self._write(view, [step], lambda work: self._canary.begin(work, view, candidate.version))
             return None
         return self._roll_out(view, candidate.version, passed)
 
-    def _most_kl(self, candidate: PolicyVersion, figures: Mapping[str, float]) -> float | None:
-        """Return the KL that is usual; None for a proposed version, which is no update of the learner's."""
-        if candidate.is_proposed:
-            return None
-        with self._store.look() as stored:
-            updates = len(stored.policies.states_of_lineage(candidate.version)) - 1
-        return self._usual_kl.most(candidate.version, figures["kl_to_live"], max(1, updates), self._settings.gate)
+    def _follow(self, view: ReleaseView, experiment: Experiment, version: PolicyRef, passed: str) -> None:
+        """Let the lane of an undecided canary serve a newer version, in the same experiment."""
+        step = self._event(version, "canary", f"{passed}; follows version {experiment.canary} in its lane", "gate")
+        self._write(view, [step], lambda work: self._canary.follow(work, experiment, version))
+        self._candidates.current = None
+        self._keeping.tidy(view, view.live)
 
     def _try_cases(self, view: ReleaseView, candidate: PolicyVersion, cases: CaseGate) -> Intent | None:
         """Let an engine serve the candidate, to no user, until its cases have judged it."""
@@ -235,6 +265,8 @@ class ReleaseController(Stage):
             cases.stop()
             return None
         hold = frozenset({version})
+        if view.experiment is not None:  # one engine holds both: see `_try_candidate`
+            return self._intent(view, hold=hold)
         intent = self._intent(view, hold=hold, canary=version)
         return intent if leaves_users(view.replicas, view.targets, intent) else self._intent(view, hold=hold)
 
@@ -254,6 +286,7 @@ class ReleaseController(Stage):
         if serving and all(r.serving == version or version in r.refused for r in lane):
             steps = [
                 self._event(view.live, "retired", f"version {version} serves", "gate"),
+                *self._superseded(view, version),
                 self._event(version, "live", why, "gate"),
             ]
             self._write(view, steps)
@@ -262,65 +295,20 @@ class ReleaseController(Stage):
             return None
         return self._intent(view, serve=version, one_by_one=True)
 
+    def _superseded(self, view: ReleaseView, version: PolicyRef) -> list[Release]:
+        """Return the last steps of what its lane served before it."""
+        why = f"version {version}, which came after it in its lane, is certified"
+        return [self._event(each.version, "superseded", why, "gate") for each in view.lane if each.version < version]
+
     def _reject(self, view: ReleaseView, version: PolicyRef, why: str) -> None:
         telemetry.GATE_REFUSALS.inc()
         logger.warning("version %s is rejected: %s", version, why)
-        self._current = None
-        state: ReleaseState = "rolled_back" if view.canary is not None else "rejected"
-        self._write(view, [self._event(version, state, why, "gate")])
-
-    # ------------------------------------------------------------------------------------------ candidates
-
-    def _choose(self, view: ReleaseView) -> tuple[PolicyVersion | None, list[Release]]:
-        """Return the candidate in progress, else the newest; and the last steps of the others.
-
-        Older ones are superseded, those of a refused line rejected."""
-        steps: list[Release] = []
-        left: list[PolicyVersion] = []
-        for candidate in view.candidates:
-            end = self._end_of(candidate, view)
-            if end is not None:
-                steps.append(self._event(candidate.version, *end, "gate"))
-            elif candidate.version not in view.switches.held and not self._waits_for_promotion(candidate):
-                left.append(candidate)
-        served = {replica.serving for replica in view.replicas}  # by a controller that ended before it said so
-        under_way = [c for c in left if c.version == self._current or c.version in served]
-        proposed = [c for c in left if c.is_proposed]
-        chosen = next(reversed(under_way or proposed or left), None)
-        for candidate in left:
-            if chosen is not None and candidate.version < chosen.version:
-                why = f"version {chosen.version} is newer"
-                steps.append(self._event(candidate.version, "superseded", why, "gate"))
-        if chosen is not None and self._due_in_s() <= 0:
-            self._current = chosen.version
-        return chosen, steps
-
-    def _end_of(self, candidate: PolicyVersion, view: ReleaseView) -> tuple[ReleaseState, str] | None:
-        """Its last step, and why, where it cannot go live whatever the sanity gate says."""
-        if candidate.verdict is not None and candidate.verdict.action == "refuse":
-            return "rejected", candidate.verdict.why
-        with self._store.look() as stored:
-            lineage = stored.policies.states_of_lineage(candidate.version)
-        undone = next(((v, state) for v, state in lineage[1:] if state in ("rolled_back", "rejected")), None)
-        if undone is not None:
-            return "rejected", f"descends from version {undone[0]}, which was {undone[1].replace('_', ' ')}"
-        if self._is_overtaken(candidate, view):
-            return "superseded", f"version {view.live} is newer"
-        if view.live_was_proposed and not candidate.is_proposed and view.live not in dict(lineage):
-            return "superseded", f"does not descend from version {view.live}, which was proposed"
-        return None
-
-    def _is_overtaken(self, candidate: PolicyVersion, view: ReleaseView) -> bool:
-        """Return whether a candidate is overtaken.
-
-        A learner's version waits for an operator only until the next one is live; a proposed one, however long it
-        takes."""
-        waits = self._waits_for_promotion(candidate) and candidate.version not in view.switches.held
-        return waits and not candidate.is_proposed and candidate.version < view.live
-
-    def _waits_for_promotion(self, candidate: PolicyVersion) -> bool:
-        waits_for = ("hold", "ask") if self._cases is None else ("hold",)
-        return candidate.verdict is not None and candidate.verdict.action in waits_for
+        self._candidates.current = None
+        lane = [each.version for each in view.lane]
+        if version in lane:
+            self._write(view, [self._event(each, "rolled_back", why, "gate") for each in lane])
+        else:
+            self._write(view, [self._event(version, "rejected", why, "gate")])
 
     def _due_in_s(self) -> float:
         return self._swapped_at_s + self._serving.versions.min_swap_interval_s - self._clock.monotonic()
@@ -334,10 +322,12 @@ class ReleaseController(Stage):
         serve: PolicyRef | None = None,
         hold: frozenset[PolicyRef] = frozenset(),
         canary: PolicyRef | None = None,
-        canary_share: float = 0.0,
         one_by_one: bool = False,
     ) -> Intent:
         """Return the intent. The previous live version stays on the hosts: a rollback fetches nothing."""
+        canary_share = 0.0
+        if view.experiment is not None:
+            canary, canary_share = view.experiment.canary, view.experiment.share
         kept = {view.live, view.previous if view.previous_is_kept else None}
         return Intent(
             serve=serve or view.live,

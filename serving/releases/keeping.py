@@ -57,15 +57,16 @@ class Keeping:
         """Let go what needs not be kept now that `live` serves, the newest of it first.
 
         Always kept are the anchor, the live and the previous version, those that canaries are held against, what an
-        operator holds or asked for, what waits for a decision or is being published, the newest `keep`, what was
-        proposed, since nobody can make it again, and what the deltas of any of these need."""
+        operator holds or asked for, what waits for a decision, also in a canary's lane, or is being published, the
+        newest `keep`, what was proposed, since nobody can make it again, and what the deltas of any of these need."""
         now = self._clock.now()
         with self._store.look() as stored:
             kept = stored.files.kept()
             unpublished = stored.policies.allocated(now - _PUBLISHING)
         held_against = (step.before for step in steps_to(live, view.past))
         asked = (order.version for order in view.orders)
-        waiting = (*view.switches.held, *asked, *(each.version for each in view.candidates), *unpublished)
+        undecided = (each.version for each in (*view.candidates, *view.lane))
+        waiting = (*view.switches.held, *asked, *undecided, *unpublished)
         newest = (each.version for each in kept[-self._settings.keep :])
         always = {view.anchor, live, view.live, view.previous, *held_against, *waiting, *newest}
         wanted = always | thinned(kept, always, self._settings, now)

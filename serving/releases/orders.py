@@ -1,8 +1,8 @@
 """An operator's or a guard's orders, carried out round by round until they are done or refused.
 
 rollback V   serve V, which served before, again at once; what came after it is rolled back
-promote V    serve V now: a canary, a candidate that waits or is held, or one that was superseded; not while an alarm
-             holds releases
+promote V    serve V now: a canary, an earlier version of its lane, a candidate that waits or is held, or one that was
+             superseded; not while an alarm holds releases
 pin V        serve V and release nothing until unpinned; what came after it is only retired
 hold V       V is neither released, promoted nor superseded by itself
 
@@ -74,8 +74,9 @@ class OrderExecutor:
                 return self._done(order, _switched(order, view.switches))
             case "pin" if order.version == view.live:
                 return self._done(order, _switched(order, view.switches))
-            case "rollback" if order.version == view.live:  # a canary runs: it goes
-                return self._done(order, None, [self._step(order, _canary(view), "rolled_back")], view)
+            case "rollback" if order.version == view.live:  # a canary runs: its lane goes
+                steps = [self._step(order, each.version, "rolled_back") for each in view.lane]
+                return self._done(order, None, steps, view)
         if servable.servable == "now" or view.verified_by(order.version) is not None:
             return self._serve(order, view, served)
         return self._have_made(order, view, servable, is_wanted)
@@ -137,7 +138,9 @@ class OrderExecutor:
             telemetry.ROLLBACKS.labels(by=GUARD if order.by == GUARD else "operator").inc()
             steps = [self._step(order, version, "rolled_back") for version in sorted(undone)]
         else:
+            before = [each.version for each in view.lane if each.version < order.version]
             steps = [self._step(order, view.live, "retired")]
+            steps += [self._step(order, version, "superseded") for version in before]
         steps.append(self._step(order, order.version, "live"))
         telemetry.SWAPS.inc()
         switched = _switched(order, view.switches)
@@ -157,8 +160,9 @@ class OrderExecutor:
                 work.fleet.put_switches(self.cluster, switches)
             if view is not None and view.experiment is not None:
                 verdict: Literal["promote", "stopped"] = "promote" if order.kind == "promote" else "stopped"
+                certified = order.version if verdict == "promote" else None
                 ended = msgspec.structs.replace(
-                    view.experiment, ended_at=self.clock.now(), verdict=verdict, why=order.why
+                    view.experiment, ended_at=self.clock.now(), verdict=verdict, why=order.why, certified=certified
                 )
                 work.experiments.put(ended)
             work.orders.finish(order.order_id, self.clock.now())
@@ -199,7 +203,7 @@ def _what_is_wrong(
             return "invalid", f"version {view.switches.pinned} is pinned: unpin it first"
         case "promote" if view.alarms:
             return "invalid", f"alarm {view.alarms[0].alarm_id} holds releases: acknowledge it first"
-        case "promote" if view.canary is not None and version != view.canary.version:
+        case "promote" if view.canary is not None and version not in [each.version for each in view.lane]:
             return "invalid", f"version {view.canary.version} is a canary: promote it or roll it back first"
         case "hold" if state not in ("canary", "candidate"):
             return "invalid", f"version {version} is {state}: a canary or a candidate can be held"
@@ -215,12 +219,11 @@ def _what_is_wrong(
 
 
 def _undone(order: Order, view: ReleaseView, served: Sequence[PolicyRef]) -> frozenset[PolicyRef]:
-    """Return what a rollback takes back: all that went live since, the live version, and a canary."""
+    """Return what a rollback takes back: all that went live since, the live version, and a canary's lane."""
     if order.kind != "rollback":
         return frozenset()
     since = served[served.index(order.version) + 1 :]
-    canary = () if view.canary is None else (view.canary.version,)
-    return frozenset((*since, view.live, *canary)) - {order.version}
+    return frozenset((*since, view.live, *(each.version for each in view.lane))) - {order.version}
 
 
 def _switched(order: Order, switches: Switches) -> Switches | None:
@@ -238,8 +241,3 @@ def _switched(order: Order, switches: Switches) -> Switches | None:
         case "rollback" if switches.pinned is not None:
             return msgspec.structs.replace(switches, pinned=version)
     return None
-
-
-def _canary(view: ReleaseView) -> PolicyRef:
-    assert view.canary is not None
-    return view.canary.version

@@ -23,7 +23,7 @@ class ReleaseView:
     previous: PolicyRef | None  # what a rollback without a name goes to
     previous_is_kept: bool  # its weights are there: after a rollback it may be of long ago
     candidates: tuple[PolicyVersion, ...]  # published and undecided, the oldest first
-    canary: PolicyVersion | None
+    lane: tuple[PolicyVersion, ...]  # that the canary's lane serves or served, undecided, the oldest first
     experiment: Experiment | None  # running
     past: tuple[Experiment, ...]  # ended, the newest first; while there is a canary, for none else asks
     switches: Switches
@@ -34,6 +34,17 @@ class ReleaseView:
     alarms: tuple[StoredAlarm, ...]  # that hold releases: nothing goes live while there are any, the oldest first
     undone: frozenset[PolicyRef]  # rolled back or rejected, and still in some engine
     untried: frozenset[PolicyRef]  # candidates that some engine serves: to nobody yet, or on its way to all
+
+    @property
+    def canary(self) -> PolicyVersion | None:
+        """The newest of its lane, and mostly the only one."""
+        return self.lane[-1] if self.lane else None
+
+    @property
+    def certified(self) -> PolicyRef | None:
+        """The version that the newest experiment ended well for, until it is live."""
+        promoted = self.past[0].promoted if self.past and self.experiment is None else None
+        return promoted if any(each.version == promoted for each in self.lane) else None
 
     @property
     def live_lane(self) -> tuple[ReplicaStatus, ...]:
@@ -64,7 +75,7 @@ def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) 
         live, since = view.releases.live(cluster), view.releases.live_since(cluster)
         if live is None or since is None:
             return None
-        canaries = view.policies.in_state("canary")
+        lane = tuple(view.policies.in_state("canary"))
         replicas = tuple(r for r in view.fleet.statuses(cluster) if r.heartbeat_at >= oldest)
         serving = {replica.serving for replica in replicas if replica.serving is not None}
         states = {version: view.policies.state_of(version) for version in serving}
@@ -80,9 +91,9 @@ def look(store: Store, cluster: str, now: datetime, heartbeat_timeout_s: float) 
             previous=previous,
             previous_is_kept=previous is not None and view.files.is_kept(previous),
             candidates=tuple(view.policies.candidates()),
-            canary=canaries[-1] if canaries else None,
+            lane=lane,
             experiment=view.experiments.running(cluster),
-            past=_ended_experiments(view, cluster) if canaries else (),
+            past=_ended_experiments(view, cluster) if lane else (),
             switches=view.fleet.switches(cluster),
             orders=tuple(view.orders.unfinished(cluster)),
             replicas=replicas,

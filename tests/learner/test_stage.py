@@ -290,15 +290,26 @@ def test_old_outcomes_are_bounded_by_kind(make_world: MakeWorld) -> None:
     learner.close()
 
 
-def test_it_waits_for_the_live_version(make_world: MakeWorld) -> None:
+def test_it_waits_until_its_version_serves_somebody_and_goes_back_to_what_serves(make_world: MakeWorld) -> None:
     world = make_world("a")
-    learner = world.learner(settings={"checkpoints.max_lead": 1})
-    world.tell(*logged_past(24))
+    settings = {"checkpoints.max_lead": 1}
+    learner = world.learner(settings=settings)
+    world.tell(*logged_past(40))
     settle(learner)
     assert published(world) == [1, 2]
-    world.release(2)
+    for version in (2, 3):  # a canary's lane follows
+        world.release(version, "canary")
+        learner.close()
+        learner = world.learner(settings=settings)
+        settle(learner)
+        assert published(world)[-1] == version + 1
+    world.release(4, "rejected")
     settle(learner)
-    assert published(world) == [1, 2, 3]
+    assert manifests(world)[-1].parent == base_ref(3), "the lane's newest serves"
+    world.release(3, "rolled_back")
+    world.release(2, "rolled_back")
+    settle(learner)
+    assert manifests(world)[-1].parent == base_ref(1)
     learner.close()
 
 

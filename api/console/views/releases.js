@@ -83,12 +83,19 @@ function row(policy, standing) {
   return make("li", "", line);
 }
 
+/** What the lane of a small crowd's canary served before, and what is decided on. */
+function lane({ lane: before, control }) {
+  if (!before.length) return "";
+  const earlier = before.length > 1 ? `versions ${before[0]} to ${before.at(-1)}` : `version ${before[0]}`;
+  return ` It follows ${earlier} there: the lane as a whole is judged, and if it is worse, all of it goes back to version ${control}.`;
+}
+
 function canary(running) {
   at("canary").hidden = !running;
   if (!running) return;
   const figures = Object.entries(running.figures).map(([name, value]) => `${plain(name)} ${value.toPrecision(3)}`);
   at("canary").replaceChildren(make("h2", "", "Canary"), make("p", "",
-    `Version ${running.canary} against ${running.control} for ${percent(running.share)} of users, since ${time(running.started_at)} UTC`),
+    `Version ${running.canary} against ${running.control} for ${percent(running.share)} of users, since ${time(running.started_at)} UTC.${lane(running)}`),
   make("small", "", figures.join(" · ")));
 }
 

@@ -122,7 +122,7 @@ def _arm(turn: Worth, experiments: Iterable[Experiment]) -> str:
     for experiment in experiments:
         ended = experiment.ended_at
         within = experiment.started_at <= turn.received_at and (ended is None or turn.received_at < ended)
-        if within and turn.version == experiment.canary:
+        if within and turn.version in experiment.versions:
             return "canary"
     return "live"
 

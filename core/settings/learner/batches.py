@@ -31,7 +31,8 @@ class AdmissionSettings(Section):
     """Smallest effective sample size of a batch's turns, as a share; the most divergent are left out until it holds.
     `max_divergence` alone keeps it above 0.40."""
     max_versions_behind: int | None = Field(default=None, ge=0, le=MOST_VERSIONS_BEHIND)
-    """Tokens do not train if more versions than this were released since the one that sampled them; None: no bound."""
+    """Tokens do not train if more versions than this were released since the one that sampled them, to all or in a
+    canary's lane, and not taken back; None: no bound."""
     max_outcome_age_s: dict[str, float] = Field(default={})
     """Age, by name of outcome, past which a reward comes too late for importance weights: see `late`. What is not named
     has `default_max_age_s`."""

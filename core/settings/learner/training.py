@@ -78,4 +78,4 @@ class CheckpointSettings(Section):
     """Most that checkpoints may take of the disk: beyond it the oldest go, down to the newest whole one. None: `keep`
     and `past_gb` say."""
     max_lead: int = Field(default=2, ge=1)
-    """Most versions ahead of the live one; then turns accumulate."""
+    """Most versions ahead of the newest that serves anybody, live or as a canary; then turns accumulate."""

@@ -1,15 +1,25 @@
 """How a canary is tried on a crowd: in a small one twenty users an arm never come, so users change arms.
 
-docs/decisions/0066-small-crowds.md has what was measured."""
+That takes a day, so meanwhile the canary's lane follows the learner, and what is judged is the lane.
+docs/decisions/0066-small-crowds.md and 0069-two-lanes.md have what was measured."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+from core.clustered import contrast, together
+from core.ids import PolicyRef
 from core.settings import CanarySettings
+from serving.releases.canaries.evidence import ArmStatistics
 
 _KNOWN_TURNS = 5
 """Of each user. Before there are so many, others are still to come: the controller may have started just now."""
 _MOST_SHARE = 0.5
 """More says less: the comparison needs both sides."""
+_DOUBTED_AT = 0.5
+"""Standard errors below the live version at which what came later in a lane is not certified. A doubt costs little: the
+lane goes on, and is held against what was certified."""
 
 
 @dataclass(frozen=True)
@@ -27,3 +37,16 @@ def crowd_of(users: int, turns: int, settings: CanarySettings) -> Crowd:
     if not users or turns < _KNOWN_TURNS * users:
         return Crowd(settings.share, settings.switch_s)
     return Crowd(max(settings.share, min(_MOST_SHARE, settings.min_users / users)), settings.switch_s)
+
+
+def certified(lane: Sequence[tuple[PolicyRef, ArmStatistics]], live: ArmStatistics) -> PolicyRef:
+    """Return the version of a lane, whose oldest is first, that its evidence speaks for.
+
+    That is the one in the middle: half of the judged turns are of those before, half of it and those after. Of a line
+    that drifts, the lane's mean is its own; and what fell is certified only where most of the evidence is of what fell.
+    Where that half looks worse, it is the first, for which all of it speaks."""
+    so_far = list(accumulate(arm.turns for _, arm in lane))
+    middle = next(place for place, turns in enumerate(so_far) if 2 * turns >= so_far[-1])
+    later = contrast(together(arm.units for _, arm in lane[middle:]), live.units)
+    is_doubted = later.difference < -_DOUBTED_AT * math.sqrt(later.squared_error)
+    return lane[0 if is_doubted else middle][0]

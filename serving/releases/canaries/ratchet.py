@@ -59,8 +59,9 @@ def steps_to(version: PolicyRef, experiments: Iterable[Experiment]) -> tuple[Ste
     `experiments`: the newest first, as the store lists them."""
     measured: dict[PolicyRef, Step] = {}
     for each in experiments:
-        if each.verdict == "promote" and each.canary not in measured and "error" in each.figures:
-            measured[each.canary] = Step.measured(each.control, each.figures["difference"], each.figures["error"])
+        promoted = each.promoted
+        if promoted is not None and promoted not in measured and "error" in each.figures:
+            measured[promoted] = Step.measured(each.control, each.figures["difference"], each.figures["error"])
     steps: list[Step] = []
     while version in measured and len(steps) < MOST_STEPS:
         steps.append(measured.pop(version))  # once: an operator may have made an earlier version live again

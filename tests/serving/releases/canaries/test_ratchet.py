@@ -56,6 +56,8 @@ def test_steps_lead_back_to_what_nobody_measured() -> None:
     assert steps_to(base_ref(6), ended) == (), "it was taken back"
     assert steps_to(base_ref(7), [promoted(7, 5, figures={}), promoted(5, 3)]) == (), "an operator promoted it"
     assert steps_to(base_ref(1), ended) == ()
+    lane = promoted(9, 3, lane=(base_ref(7), base_ref(8)), certified=base_ref(8))
+    assert [len(steps_to(base_ref(version), [lane, *ended])) for version in (7, 8, 9)] == [2, 1, 0]
     long = [promoted(number + 1, number) for number in range(40, 0, -1)]
     assert len(steps_to(base_ref(41), long)) == MOST_STEPS
     assert len(steps_to(base_ref(2), [promoted(2, 1), promoted(1, 2)])) == 2, "no way in circles"

@@ -266,6 +266,29 @@ def test_cases_count_beside_what_is_live(world: ReleaseWorld, against: int, aske
     assert bool(fleet.asked) is asked
 
 
+def test_what_follows_in_a_lane_is_asked_beside_its_users(start_world: MakeWorld) -> None:
+    settings = CANARY | {"release.canary.enabled": "on", "release.canary.follow_s": 0.0}
+    world = start_world(settings=settings)
+    fleet = give_cases(world)
+    fleet.wrong[3] = 20
+    for version, became in ((2, "canary"), (3, "rejected"), (4, "canary")):
+        assert world.publish(2 if version > 2 else 1) == version
+        run_until(world, lambda: world.states()[version] != "candidate")  # noqa: B023
+        assert world.states()[version] == became
+    assert world.experiments()[0].versions == (2, 4)
+    assert world.targets()["local"].serve == 1
+    end(world)
+
+
+def test_where_each_engine_has_users_a_lane_waits_for_who_must_be_asked(world: ReleaseWorld) -> None:
+    give_cases(world)
+    run_until(world, is_judged(world, world.publish()))
+    world.publish(2)
+    world.clock.advance(world.release_settings.canary.follow_s)
+    world.run()
+    assert (world.states(), judged(world, 3)) == ({1: "live", 2: "canary", 3: "candidate"}, None)
+
+
 def test_what_cases_or_users_hold_is_asked_none(world: ReleaseWorld) -> None:
     fleet = give_cases(world)
     proposed = world.publish(verdict=verdict("hold"))
