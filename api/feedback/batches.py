@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import ERRORS, admit
 from api.access.plain import body_of, identity_of, json_body, json_response
+from api.access.quotas.limits import ERRORS, admit
 from api.feedback.body import FeedbackBody, feedback_decoder, subject_of
 from api.feedback.recording import record_feedback
 from api.feedback.side_by_side import side_by_side

@@ -6,7 +6,7 @@ import msgspec
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import admit_user
+from api.access.quotas.limits import admit_user
 from api.access.services import ApiServices
 from api.feedback.body import FeedbackBody, check_body, outcome_of, subject_of, value_of
 from api.feedback.private.redacted import redact_feedback

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import ERRORS, admit
 from api.access.plain import body_of, identity_of, json_body, json_response
+from api.access.quotas.limits import ERRORS, admit
 from api.feedback.body import FeedbackBody, feedback_decoder
 from api.feedback.kept import describe_feedback, withdraw_feedback
 from api.feedback.recording import record_feedback

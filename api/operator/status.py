@@ -6,8 +6,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
-from api.access.limits import ERRORS, REQUESTS, TURNS
 from api.access.plain import identity_of, json_response, only_parameters
+from api.access.quotas.limits import ERRORS, REQUESTS, TURNS
 from api.operator.figures.counts import values
 from api.operator.health import readiness_of
 from api.turns.lookup import read

@@ -8,8 +8,8 @@ from functools import partial
 from api.access.clients import count_refused
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import ERRORS, admit
 from api.access.low_priority import header_priority
+from api.access.quotas.limits import ERRORS, admit
 from api.access.routes import Need
 from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, hint_text, send_body, send_error
 from api.http.body_shape import Raw

@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from api.access.context import Context
-from api.access.limits import TURNS
+from api.access.quotas.limits import TURNS
 from api.redaction.redaction import Redaction
 from api.requests.wording import Wording
 from api.turns.capture import Capture

@@ -15,8 +15,8 @@ from msgspec import Meta
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import admit
 from api.access.plain import foreign_body_of, identity_of, json_body, json_response, told_ignored
+from api.access.quotas.limits import admit
 from api.feedback.reports.joining import Clues, Joining, Unjoined
 from api.feedback.reports.links import LONGEST_NAME, Link, link
 from api.feedback.reports.report import Report, count_unjoined, digest_of, take_reports, told

@@ -10,7 +10,7 @@ import msgspec
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import admit
+from api.access.quotas.limits import admit
 from api.feedback.body import FeedbackBody, check_time
 from api.feedback.recording import known_of, record_feedback
 from api.feedback.reports.joining import Clues, Joined, Joining, Unjoined

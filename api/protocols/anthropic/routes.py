@@ -4,8 +4,8 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import admit
 from api.access.plain import foreign_body_of, identity_of, json_body, json_response, told_ignored
+from api.access.quotas.limits import admit
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
 from api.http.foreign import decode_foreign

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request
 from fastapi import Response as HttpResponse
 
 from api.access.context import Context
-from api.access.limits import admit
 from api.access.low_priority import tier_of
 from api.access.plain import identity_of, json_response, only_parameters
+from api.access.quotas.limits import admit
 from api.protocols.responses.answers import Response, Usage, output_of, status_of
 from api.protocols.responses.earlier import turn_named
 from api.protocols.responses.request import TEXT_INPUT

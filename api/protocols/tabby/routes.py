@@ -12,7 +12,6 @@ from msgspec import Meta
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import admit
 from api.access.plain import (
     LARGEST_INTEGER,
     foreign_body_of,
@@ -22,6 +21,7 @@ from api.access.plain import (
     only_parameters,
     told_ignored,
 )
+from api.access.quotas.limits import admit
 from api.feedback.reports.joining import Clues
 from api.feedback.reports.report import Report, count_unjoined, digest_of, take_reports
 from api.feedback.targets import NamedTurn

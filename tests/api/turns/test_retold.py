@@ -9,7 +9,7 @@ import pytest
 from api_harness import Service, wait_for
 from scripted_policy import says
 
-from api.access.limits import TURNS
+from api.access.quotas.limits import TURNS
 from api.turns.histories.retold import marks_in
 from api.turns.sessions import marks_shown
 from core.clock import ManualClock

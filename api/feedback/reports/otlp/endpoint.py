@@ -26,7 +26,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.limits import ERRORS, admit
+from api.access.quotas.limits import ERRORS, admit
 from api.access.routes import Need
 from api.feedback.reports.links import Link, link
 from api.feedback.reports.otlp import wire
