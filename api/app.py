@@ -13,6 +13,8 @@ from api.access.context import Context
 from api.access.identity import KeyRing
 from api.access.low_priority import LowPlaces
 from api.access.origin_check import OriginCheck
+from api.access.quotas.admission import Quotas
+from api.access.quotas.months import Months
 from api.access.routes import ACCESS, AccessCheck, check_routes
 from api.access.services import ApiServices
 from api.access.stored_keys import StoredKeys, known_keys
@@ -33,6 +35,7 @@ from api.http.large_bodies import Bodies
 from api.openapi import describe
 from api.operator.accounts.audit import audit_router
 from api.operator.accounts.keys import keys_router
+from api.operator.accounts.quotas import quotas_router
 from api.operator.alarms import alarms_router
 from api.operator.figures.clients import clients_router
 from api.operator.figures.curves import curves_router
@@ -105,6 +108,7 @@ _ROUTERS = (
     serving_router,
     audit_router,
     keys_router,
+    quotas_router,
     health_router,
 )
 
@@ -153,11 +157,13 @@ def create_app(services: ApiServices) -> FastAPI:
     places = LowPlaces(settings.low_priority)
     redactors = Redactors(services.privacy, settings.user_hash_key)
     redactors.check_namespaces(ring.namespaces)
-    context = Context(services, ring, _reader(services), Bodies(settings.bodies), places, stored, redactors)
+    months = Months(services.quotas, services.store, services.clock)
+    quotas = Quotas(services.quotas, services.live_state, months, services.clock)
+    context = Context(services, ring, _reader(services), Bodies(settings.bodies), places, stored, redactors, quotas)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with services.live_state, stored:
+        async with services.live_state, stored, months:
             yield
             await context.reader.aclose()
             await context.background.drain()  # turns whose clients are gone still reach the log

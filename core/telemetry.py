@@ -67,6 +67,12 @@ LOW_PRIORITY_REFUSED = _counter(
 )
 AUDITED = _counter("audited_deeds", "Entries of the audit trail that this process wrote, by kind", "kind")
 AUDIT_BROKEN = _gauge("audit_broken", "Whether the audit trail lacks an entry that it once had (1)")
+QUOTA_USED = _gauge(
+    "quota_used_share", "Share of a month's quota that a namespace or the keys of a name used", "kind", "name", "of"
+)
+QUOTA_REFUSED = _counter(
+    "quota_refused_requests", "Requests refused for a quota: whose, of what, in which time", "kind", "of", "per"
+)
 CONNECTIONS = _gauge("connections", "Connections to the API")
 BROKEN_CONNECTIONS = _counter(
     "broken_connections",

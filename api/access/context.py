@@ -6,6 +6,7 @@ from prometheus_client import Counter
 
 from api.access.identity import KeyRing
 from api.access.low_priority import LowPlaces
+from api.access.quotas.admission import Quotas
 from api.access.services import ApiServices
 from api.access.stored_keys import StoredKeys
 from api.http.background import Background
@@ -28,6 +29,7 @@ class Context:
     low_places: LowPlaces
     stored_keys: StoredKeys
     redactors: Redactors
+    quotas: Quotas
     values: SessionValues = field(default_factory=SessionValues)
     background: Background = field(default_factory=Background)
     _turn_counters: dict[tuple[str, FinishReason], Counter] = field(default_factory=dict)

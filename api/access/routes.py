@@ -97,6 +97,7 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/v1/alarms/{alarm_id}/ack"): Need("operate", "its namespace's", deed="change"),
     ("GET", "/v1/audit"): Need("audit", "its namespace's", deed="read"),
     ("GET", "/v1/audit/head"): Need("audit", "nobody's"),
+    ("GET", "/v1/quotas"): _LIST,
     ("GET", "/v1/keys"): Need("admin", "everybody's"),
     ("POST", "/v1/keys"): _CHANGE_KEYS,
     ("POST", "/v1/keys/{key_id}/revoke"): _CHANGE_KEYS,

@@ -8,7 +8,7 @@ from core.events import Topic
 from core.ports import Clock, EventLog, LiveState, Policy, Renderer, Store, Traffic
 from core.records.audit_head import HeadFile
 from core.reward_spec import RewardSpec
-from core.settings import ApiSettings, AuditSettings, PrivacySettings
+from core.settings import ApiSettings, AuditSettings, PrivacySettings, QuotaSettings
 
 OK = "ok"
 DEGRADED = "degraded"  # the first word of a state that costs only speed
@@ -36,6 +36,7 @@ class ApiServices:
     """The command that starts a process for large bodies (`api.requests.reader.serve_jobs`); empty: a thread."""
     disk: Callable[[], Mapping[str, int]] = dict
     """Bytes by what they hold (`log`, `store`, `blobs`, `spool`), as far as they are on this machine, and `free`."""
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     head: HeadFile | None = None

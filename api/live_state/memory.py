@@ -10,8 +10,9 @@ from api.live_state.changes import Channels
 from api.live_state.counting import Slots
 from api.live_state.recent import Recent, bytes_of
 from api.live_state.rooms import Rooms
+from api.live_state.windows import Windows
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain
+from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain, Window
 
 MAX_BYTES: Final = 32 << 20  # of each map: about 100,000 entries of names that nobody made long
 MAX_CHAIN_BYTES: Final = 96 << 20
@@ -29,6 +30,7 @@ class MemoryLiveState:
         self._sessions: Recent[bool] = Recent(max_bytes)
         self._claims: Rooms[str] = Rooms(max_bytes)
         self._buckets = Buckets(max_bytes)
+        self._windows = Windows(max_bytes)
         self.slots = Slots()
         self.channels = Channels()
 
@@ -84,6 +86,9 @@ class MemoryLiveState:
 
     async def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
         return self._buckets.take(buckets)
+
+    async def spend(self, windows: Sequence[Window], life_s: float) -> list[int]:
+        return self._windows.spend(windows)
 
     def count(self, namespace: Namespace, name: str) -> None:
         self.slots.count(namespace, name)

@@ -82,6 +82,25 @@ end
 return reply
 """
 
+SPEND: Final = """
+-- KEYS: windows. ARGV: life in ms, then for each what to add, and its limit (-1: none).
+-- Returns what each had before. See api/live_state/windows.py.
+local had, free = {}, true
+for i, key in ipairs(KEYS) do
+  local add, limit = tonumber(ARGV[2 * i]), tonumber(ARGV[2 * i + 1])
+  had[i] = tonumber(redis.call('GET', key) or 0)
+  if limit >= 0 and had[i] + math.max(add, 1) > limit then free = false end
+end
+for i, key in ipairs(KEYS) do
+  local add = tonumber(ARGV[2 * i])
+  if free and add > 0 then
+    redis.call('INCRBY', key, add)
+    redis.call('PEXPIRE', key, ARGV[1])
+  end
+end
+return had
+"""
+
 SUM_COUNTS: Final = """
 -- KEYS: slots of counts, whose fields are REPLICA:NAME. Returns names and their sums.
 local sums, reply = {}, {}

@@ -1,14 +1,15 @@
 """The part that all generating routes share: from HTTP request to HTTP answer, streamed or whole."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 from api.access.clients import count_refused
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.low_priority import header_priority
+from api.access.quotas.admission import merged
 from api.access.quotas.limits import ERRORS, admit
 from api.access.routes import Need
 from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, hint_text, send_body, send_error
@@ -20,6 +21,7 @@ from api.protocols.streaming import EventSender
 from api.turns.turn import Turn
 from core.errors import EngineUnavailable, NotFinite, RequestError, Unavailable
 from core.events import Protocol
+from core.operations.quotas import Account
 
 Planner = Callable[[Context, Identity, Headers, Raw], Awaitable[Exchange]]
 
@@ -40,11 +42,15 @@ class GenerationEndpoint:
         try:
             identity = self._context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
             self._need.check(identity)
-            limits = await admit(services.live_state, identity, header_priority(headers))
+            priority = header_priority(headers)
+            limits = await admit(services.live_state, identity, priority)
+            admitted = await self._context.quotas.admit(identity, priority)
             exchange = await self._read(identity, headers, receive)
-            exchange.limits = limits
+            intake = exchange.plan.intake
+            of_user = await self._context.quotas.admit_user(identity.namespace, intake.user_id, intake.priority)
+            exchange.limits = merged(merged(limits, admitted.headers), of_user.headers)
             async with HangUp(receive):
-                with self._place_of(exchange):
+                with self._place_of(exchange), self._charged(exchange, (*admitted.accounts, *of_user.accounts)):
                     await (_stream if exchange.streams else _answer)(exchange, send)
         except (RequestError, Unavailable) as error:
             if identity is not None:
@@ -60,6 +66,15 @@ class GenerationEndpoint:
     def _place_of(self, exchange: Exchange) -> AbstractContextManager[None]:
         is_low = exchange.plan.intake.priority == "low"
         return self._context.low_places.take(len(exchange.turns)) if is_low else nullcontext()
+
+    @contextmanager
+    def _charged(self, exchange: Exchange, accounts: Sequence[Account]) -> Iterator[None]:
+        """Count what the exchange used, once it has ended, however it did."""
+        try:
+            yield
+        finally:
+            if accounts and exchange.was_begun:
+                self._context.background.spawn(self._context.quotas.charge(accounts, exchange.used_tokens))
 
     async def _read(self, identity: Identity, headers: Headers, receive: Receive) -> Exchange:
         body = await self._context.bodies.read(headers, receive)

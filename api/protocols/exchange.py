@@ -34,6 +34,11 @@ class Exchange(ABC):
         """True once an engine has sampled a token."""
         return any(turn.capture.token_ids for turn in self.turns)
 
+    @property
+    def used_tokens(self) -> int:
+        """The tokens of its prompt, and of all its answers so far."""
+        return len(self.plan.place.prompt_token_ids) + sum(len(turn.capture.token_ids) for turn in self.turns)
+
     def begin_again(self) -> None:
         """Start over with new turns; the tokens of the old ones stay in the log as they are."""
         self._begin(len(self.turns))

@@ -7,7 +7,17 @@ suite per port, run over every implementation.
 from core.events import TopicPartition
 from core.ports.clock import Clock
 from core.ports.engine import Engine
-from core.ports.live_state import REWARDS, Allowance, Announcer, Bucket, Changes, LiveState, RecentCounts, TokenChain
+from core.ports.live_state import (
+    REWARDS,
+    Allowance,
+    Announcer,
+    Bucket,
+    Changes,
+    LiveState,
+    RecentCounts,
+    TokenChain,
+    Window,
+)
 from core.ports.log import Consumer, EventLog, LogReader, Position, RebalanceListener, Record
 from core.ports.model import GenerateRequest, OutputDelta, OutputParser, Policy, Renderer, TokenChunk, Traffic
 from core.ports.store import Store
@@ -44,4 +54,5 @@ __all__ = [
     "Traffic",
     "Weights",
     "WeightsRef",
+    "Window",
 ]

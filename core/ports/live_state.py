@@ -30,6 +30,14 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     burst: int
 
 
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """A count that begins anew: its name says of which minute it is."""
+
+    name: str
+    add: int
+    limit: int | None = None  # nothing is added to any window where this would be passed; None: no limit
+
+
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens in a rate limit's bucket."""
 
@@ -120,6 +128,12 @@ class LiveState(Announcer, Protocol):
 
     async def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
         """One from each bucket; from none where one of them is empty. For each what it has afterwards."""
+        ...
+
+    async def spend(self, windows: Sequence[Window], life_s: float) -> list[int]:
+        """Add to each window, or to none where one would pass its limit; return what each has had before.
+
+        A window of which nothing is to be added must have at least one left. Windows are forgotten after `life_s`."""
         ...
 
     def count(self, namespace: Namespace, name: str) -> None:

@@ -36,6 +36,7 @@ from core.settings.http.audit import AuditSettings
 from core.settings.http.bodies import BodySettings
 from core.settings.http.connections import ConnectionSettings
 from core.settings.http.metrics import MetricsSettings
+from core.settings.http.quotas import Quota, QuotaSettings
 from core.settings.ingest import IngestSettings
 from core.settings.judge import JudgedTurnSettings, JudgeRequestSettings, JudgeSettings
 from core.settings.learner import LearnerSettings
@@ -130,6 +131,8 @@ __all__ = [
     "PriceSettings",
     "PrivacySettings",
     "ProcessSettings",
+    "Quota",
+    "QuotaSettings",
     "RateLimit",
     "RedisSettings",
     "ReleaseSettings",
@@ -159,6 +162,8 @@ class Settings(Section):
     api: ApiSettings = ApiSettings()
     privacy: PrivacySettings = PrivacySettings()
     """What is done with the words of users before they are stored."""
+    quotas: QuotaSettings = QuotaSettings()
+    """How much may be asked for in a minute and in a month."""
     ingest: IngestSettings = IngestSettings()
     archive: ArchiveSettings = ArchiveSettings()
     audit: AuditSettings = AuditSettings()

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from core.store.accounts.audit import Audit, AuditReader
 from core.store.accounts.keys import Keys, KeysReader
+from core.store.accounts.spending import Spending, SpendingReader
 from core.store.alarms import Alarms, AlarmsReader, References, ReferencesReader
 from core.store.archived import Archive, ArchiveReader
 from core.store.dead_letters import DeadLetters, DeadLettersReader
@@ -46,6 +47,7 @@ class View:
         self.references = ReferencesReader(connection)
         self.releases = ReleasesReader(connection)
         self.rewards = RewardsReader(connection)
+        self.spending = SpendingReader(connection)
         self.turns = TurnsReader(connection)
 
 
@@ -70,6 +72,7 @@ class Work(View):
     references: References
     releases: Releases
     rewards: Rewards
+    spending: Spending
     turns: Turns
 
     def __init__(self, connection: Connection) -> None:
@@ -92,4 +95,5 @@ class Work(View):
         self.references = References(connection)
         self.releases = Releases(connection)
         self.rewards = Rewards(connection)
+        self.spending = Spending(connection)
         self.turns = Turns(connection)

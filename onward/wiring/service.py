@@ -165,6 +165,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             traffic=service.traffic,
             reader=(sys.executable, "-m", "onward.http.body_reader", str(foundation.model), str(most_tokens), family),
             disk=disk_of(foundation.layout, foundation.clock),
+            quotas=foundation.settings.quotas,
             audit=foundation.settings.audit,
             privacy=foundation.settings.privacy,
             head=HeadFile(foundation.layout.audit_head, foundation.settings.audit.key),

@@ -29,7 +29,7 @@ STAGES = {
 """The stage that owns the code, by the longest prefix of its path."""
 SHARED = ("core/records/", "core/stages/")
 """Code that stages share: whoever imports a function that writes counts as the writer."""
-_WRITING = {"insert": 0, "update": 0, "delete": 0, "insert_new": 1, "upsert": 1}
+_WRITING = {"insert": 0, "update": 0, "delete": 0, "insert_new": 1, "upsert": 1, "add_up": 1}
 _READING_OF_TOPICS = {"reader", "consumer", "Membership", "SharedRecords", "open_history"}
 Uses = dict[str, set[str]]
 

@@ -19,8 +19,8 @@ _UNLIMITED: RawHeaders = []
 class TooManyRequests(RateLimited):
     """A refusal for too many requests, with the answer's headers."""
 
-    def __init__(self, message: str, headers: Mapping[str, str]) -> None:
-        super().__init__(message, code="rate_limit_exceeded")
+    def __init__(self, message: str, headers: Mapping[str, str], *, code: str = "rate_limit_exceeded") -> None:
+        super().__init__(message, code=code)
         self.headers = headers
 
 

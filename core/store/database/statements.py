@@ -4,7 +4,7 @@ Rows are written in order of their primary keys: two transactions with rows in c
 never deadlock. Postgres receives many values as one array, so that the statement is the same for one row and for a
 thousand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -72,6 +72,20 @@ def upsert(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
     """Insert rows, or overwrite all columns of those whose primary keys exist; each key may come once."""
     if rows:
         connection.execute(_upsert(connection.dialect.name, table), _values(connection.dialect.name, table, rows))
+
+
+def add_up(connection: Connection, table: Table, rows: Sequence[Row], sums: Collection[str]) -> None:
+    """Insert rows; where a primary key exists, add to its row's `sums` what the new one has. Each key may come once."""
+    if rows:
+        statement = _add_up(connection.dialect.name, table, tuple(sums))
+        connection.execute(statement, _values(connection.dialect.name, table, rows))
+
+
+@cache
+def _add_up(dialect: str, table: Table, sums: tuple[str, ...]) -> Insert:
+    statement = _insert(dialect, table)
+    changed = {name: table.c[name] + statement.excluded[name] for name in sums}
+    return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=changed)
 
 
 @cache

@@ -34,7 +34,14 @@ from core.operations.fleet import LIVE, Assignment, Order
 from core.ports import Clock, LiveState, Policy, Position, Renderer
 from core.records.audit_head import HeadFile
 from core.reward_spec import RewardSpec
-from core.settings import ApiSettings, AuditSettings, ConnectionSettings, IngestSettings, PrivacySettings
+from core.settings import (
+    ApiSettings,
+    AuditSettings,
+    ConnectionSettings,
+    IngestSettings,
+    PrivacySettings,
+    QuotaSettings,
+)
 from core.store import SqlStore
 from core.store.database import tables
 from core.store.work import View, Work
@@ -312,10 +319,12 @@ def serve(
     clock: Clock | None = None,
     audit: AuditSettings | None = None,
     privacy: PrivacySettings | None = None,
+    opened: SqlStore | None = None,
+    quotas: QuotaSettings | None = None,
     **settings: Any,
 ) -> Iterator[Service]:
     parts: dict[str, Any] = {"reader": reader, "site": site, "policy": policy, "port": port}
-    parts |= {"spec": spec, "clock": clock, "audit": audit, "privacy": privacy}
+    parts |= {"spec": spec, "clock": clock, "audit": audit, "privacy": privacy, "opened": opened, "quotas": quotas}
     with serve_replicas(directory, 1, renderer, **parts, **settings) as (service,):
         yield service
 
@@ -334,15 +343,19 @@ def serve_replicas(
     clock: Clock | None = None,
     audit: AuditSettings | None = None,
     privacy: PrivacySettings | None = None,
+    opened: SqlStore | None = None,
+    quotas: QuotaSettings | None = None,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Serve applications that share log and store and, unless each is given one, the live state.
+
+    The store is a file in the directory, unless one is given that is `opened`.
 
     Each has a scripted model of its own, unless a `policy` answers."""
     directory.mkdir(exist_ok=True)
     ingest = IngestSettings(poll_s=0.005)
     real_log = SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s)
-    real_store = open_ready(directory / "store.db")
+    real_store = opened or open_ready(directory / "store.db")
     log, store = BreakableLog(real_log), BreakableStore(real_store)
     states_of: Sequence[Any] = live_states or [ForgetfulLiveState()] * count
     states = {"writer": "ok"}
@@ -366,6 +379,7 @@ def serve_replicas(
             site=site,
             audit=audit or AuditSettings(),
             privacy=privacy or PrivacySettings(),
+            quotas=quotas or QuotaSettings(),
             head=HeadFile(directory / "head.json"),
             readers={"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS},
         )

@@ -26,12 +26,13 @@ from core.events import GateVerdict, Release
 from core.ids import UserHash, base_ref
 from core.operations.audit import Deed
 from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
+from core.operations.quotas import Account, Use
 from core.store import SqlStore, open_sqlite
 from core.store.work import Work
 from scoring.rewards.state import open_turn
 
 BIG = {"turns", "outcomes", "rewards", "ledger_turns", "ledger_outcomes", "ledger_sessions", "policies", "releases"}
-BIG.add("audit")
+BIG |= {"audit", "spending"}
 SESSIONS = 1500
 VERSIONS = 5000
 DEED = Deed(at=START, by="ada", kind="read", what="GET /v1/sessions", namespace=NAMESPACE)
@@ -44,10 +45,15 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         with store.begin() as connection:
             fill(connection, SESSIONS, VERSIONS)
             Work(connection).audit.append([DEED] * VERSIONS)
+            Work(connection).spending.add("2026-01", {account(number): Use(1, number) for number in range(VERSIONS)})
             if request.param == "postgres":
                 connection.execute(text("ANALYZE"))
         yield store
         store.close()
+
+
+def account(number: int) -> Account:
+    return Account("user", f"n{number % 100}", f"u{number}")
 
 
 def release() -> Release:
@@ -162,6 +168,9 @@ USES: dict[str, Callable[[Any], object]] = {
     "audit.digest_of": lambda view: view.audit.digest_of(7),
     "audit.newest": lambda view: (view.audit.newest(None, 4000, 100), view.audit.newest(NAMESPACE, 4000, 100)),
     "audit.append": lambda work: work.audit.append([DEED]),
+    "spending.of_accounts": lambda view: view.spending.of_accounts("2026-01", [account(7), account(8)]),
+    "spending.of_namespace": lambda view: view.spending.of_namespace("2026-01", "n7", 100),
+    "spending.add": lambda work: work.spending.add("2026-01", {account(7): Use(1, 1)}),
     "releases.after": lambda view: view.releases.after(4900, 100),
 }
 

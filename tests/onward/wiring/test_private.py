@@ -24,7 +24,7 @@ from onward.commands.doctor import examine
 from onward.commands.options import overrides_of
 from onward.directory.private import _Formatter, private_folder
 
-NOT_SECRET = {"api.tls.key", "kafka.security.ssl_keyfile", "redis.prefix"}  # paths; what names begin with
+NOT_SECRET = {"api.tls.key", "kafka.security.ssl_keyfile", "quotas.keys", "redis.prefix"}  # paths; names
 
 
 def test_a_new_folder_is_its_owners_alone_and_a_wider_one_is_narrowed(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ from core.store.database.tables.events import (
     version_files,
 )
 from core.store.database.tables.parts import Name, metadata
-from core.store.database.tables.people import api_keys, audit
+from core.store.database.tables.people import api_keys, audit, spending
 
-REVISION = "12"
+REVISION = "13"
 """The revision of the schema below: the newest of `migrations/`."""
 
 __all__ = [
@@ -66,6 +66,7 @@ __all__ = [
     "replica_targets",
     "replicas",
     "rewards",
+    "spending",
     "switches",
     "turns",
     "version_files",

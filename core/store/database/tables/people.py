@@ -26,3 +26,17 @@ api_keys = Table(
     Column("record", LargeBinary, nullable=False),
     Index("api_keys_by_digest", "digest", unique=True),
 )
+
+# What accounts used in each month: see `core.operations.quotas`.
+spending = Table(
+    "spending",
+    metadata,
+    Column("month", Name, primary_key=True),  # 2026-11, of UTC
+    Column("account", Name, primary_key=True),
+    Column("kind", Name, nullable=False),
+    Column("namespace", Name, nullable=False),
+    Column("name", Name, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Index("spending_by_namespace", "month", "namespace", "tokens"),
+)
