@@ -14,6 +14,7 @@ from api.access.identity import KeyRing
 from api.access.low_priority import LowPlaces
 from api.access.origin_check import OriginCheck
 from api.access.quotas.admission import Quotas
+from api.access.quotas.counted_log import CountedLog
 from api.access.quotas.months import Months
 from api.access.routes import ACCESS, AccessCheck, check_routes
 from api.access.services import ApiServices
@@ -159,7 +160,10 @@ def create_app(services: ApiServices) -> FastAPI:
     redactors.check_namespaces(ring.namespaces)
     months = Months(services.quotas, services.store, services.clock)
     quotas = Quotas(services.quotas, services.live_state, months, services.clock)
-    context = Context(services, ring, _reader(services), Bodies(settings.bodies), places, stored, redactors, quotas)
+    log = CountedLog(services.log, quotas)
+    context = Context(
+        services, ring, _reader(services), Bodies(settings.bodies), places, stored, redactors, quotas, log
+    )
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

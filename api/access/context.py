@@ -7,6 +7,7 @@ from prometheus_client import Counter
 from api.access.identity import KeyRing
 from api.access.low_priority import LowPlaces
 from api.access.quotas.admission import Quotas
+from api.access.quotas.counted_log import CountedLog
 from api.access.services import ApiServices
 from api.access.stored_keys import StoredKeys
 from api.http.background import Background
@@ -30,6 +31,7 @@ class Context:
     stored_keys: StoredKeys
     redactors: Redactors
     quotas: Quotas
+    log: CountedLog
     values: SessionValues = field(default_factory=SessionValues)
     background: Background = field(default_factory=Background)
     _turn_counters: dict[tuple[str, FinishReason], Counter] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from api.access.identity import Identity
 from api.turns.lookup import look_up, read
 from api.turns.session_ids import is_id
 from core.errors import Conflict, NotFound
-from core.events import Outcome, Topic
+from core.events import Outcome
 from core.ids import WITHDRAWAL, OutcomeId
 
 _WITHDRAWALS = uuid.UUID("5f0a8c2e-55a5-4f3e-9a55-1f2a2a9b7c11")  # names the ids of withdrawals (RFC 9562, v5)
@@ -45,7 +45,7 @@ async def withdraw_feedback(context: Context, identity: Identity, outcome_id: Ou
             observed_at=now,
             received_at=now,
         )
-        await context.background.insist(services.log.append(Topic.TURNS, withdrawal))
+        await context.background.insist(context.log.record(identity, withdrawal))
 
 
 async def _known(context: Context, identity: Identity, outcome_id: OutcomeId) -> Outcome:

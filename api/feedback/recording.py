@@ -14,7 +14,7 @@ from api.feedback.targets import NamedTurn, Subject, check_is_own, check_superse
 from api.turns.answer_ids import inference_in
 from api.turns.lookup import look_up, read
 from core.errors import Conflict, LogUnavailable, StoreUnavailable, Unfinished
-from core.events import Outcome, Topic
+from core.events import Outcome
 from core.ids import Namespace, OutcomeId
 from core.store.turns import outcome_digest
 from core.telemetry import OUTCOMES
@@ -40,6 +40,7 @@ async def record_feedback(context: Context, identity: Identity, body: FeedbackBo
     check_body(context, body)
     inference_id, session_id = subject_of(body)
     named = NamedTurn(context.services, identity.namespace, inference_id)
+    await context.quotas.admit_record(identity, context.keys.user_of(identity, body.user))
     await _admit_user(context, identity, body, named)
     await check_is_own(context.services, identity, named, session_id)
     await redact_feedback(context, identity, body, named)
@@ -80,9 +81,9 @@ async def _record(
         # Nothing is lost by accepting it unchecked: feedback on an unknown inference is never joined to a turn.
         answer = Recorded(outcome.outcome_id, pending=True)
     if own_id:
-        answer = await _append_once(services, outcome, digest, answer)
+        answer = await _append_once(context, identity, outcome, digest, answer)
     else:
-        await services.log.append(Topic.TURNS, outcome)
+        await context.log.record(identity, outcome)
     OUTCOMES.labels(outcome.name).inc()
     if outcome.inference_id is not None:
         about = {"onward.outcome": outcome.name, "onward.source": outcome.source}
@@ -110,16 +111,19 @@ def _log_key(outcome_id: OutcomeId) -> str:
     return f"recorded:{outcome_id}"
 
 
-async def _append_once(services: ApiServices, outcome: Outcome, digest: str, answer: Recorded) -> Recorded:
+async def _append_once(
+    context: Context, identity: Identity, outcome: Outcome, digest: str, answer: Recorded
+) -> Recorded:
     """Append the outcome unless the same id has other content, even at the same moment and at another replica.
 
     Live state knows, and may forget between any two lines here: so it is asked again afterwards, and where it does
     not know, the store does once the writer has caught up. The first in the log is the one that counts."""
+    services = context.services
     claim = outcome.namespace, _claim_key(outcome.outcome_id), digest
     if await services.live_state.claim(*claim) not in (digest, None):
         raise _other_content(outcome.outcome_id)
     try:
-        await services.log.append(Topic.TURNS, outcome)
+        await context.log.record(identity, outcome)
     except LogUnavailable:
         await services.live_state.release_claim(*claim)
         raise

@@ -21,7 +21,7 @@ from api.turns.lookup import look_up
 from api.turns.session_ids import is_id
 from core.codec import to_builtins
 from core.errors import NotFound
-from core.events import Completion, Outcome, Reward, SessionEnded, Topic
+from core.events import Completion, Outcome, Reward, SessionEnded
 from core.ids import InferenceId, SessionId
 from core.records.call_times import with_call_times
 from core.store.work import View
@@ -49,8 +49,9 @@ def session_router(context: Context) -> APIRouter:
         if not is_id(session_id) or not await has_session(services, namespace, known_id):
             raise _unknown(session_id)
         await check_session_is_own(services, identity, known_id)
+        await context.quotas.admit_record(identity, identity.user)
         ended = SessionEnded(session_id=known_id, namespace=namespace, received_at=services.clock.now())
-        await context.background.insist(services.log.append(Topic.TURNS, ended))
+        await context.background.insist(context.log.record(identity, ended))
         return json_response({"session_id": session_id, "status": "ended"})
 
     @router.get("/v1/sessions/{session_id:path}")

@@ -1,7 +1,7 @@
 """The part that all generating routes share: from HTTP request to HTTP answer, streamed or whole."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
@@ -21,7 +21,7 @@ from api.protocols.streaming import EventSender
 from api.turns.turn import Turn
 from core.errors import EngineUnavailable, NotFinite, RequestError, Unavailable
 from core.events import Protocol
-from core.operations.quotas import Account
+from core.operations.quotas import Use
 
 Planner = Callable[[Context, Identity, Headers, Raw], Awaitable[Exchange]]
 
@@ -48,9 +48,9 @@ class GenerationEndpoint:
             exchange = await self._read(identity, headers, receive)
             intake = exchange.plan.intake
             of_user = await self._context.quotas.admit_user(identity.namespace, intake.user_id, intake.priority)
-            exchange.limits = merged(merged(limits, admitted.headers), of_user.headers)
+            exchange.limits = merged(merged(limits, admitted), of_user)
             async with HangUp(receive):
-                with self._place_of(exchange), self._charged(exchange, (*admitted.accounts, *of_user.accounts)):
+                with self._place_of(exchange), self._charged(exchange):
                     await (_stream if exchange.streams else _answer)(exchange, send)
         except (RequestError, Unavailable) as error:
             if identity is not None:
@@ -68,13 +68,14 @@ class GenerationEndpoint:
         return self._context.low_places.take(len(exchange.turns)) if is_low else nullcontext()
 
     @contextmanager
-    def _charged(self, exchange: Exchange, accounts: Sequence[Account]) -> Iterator[None]:
+    def _charged(self, exchange: Exchange) -> Iterator[None]:
         """Count what the exchange used, once it has ended, however it did."""
         try:
             yield
         finally:
-            if accounts and exchange.was_begun:
-                self._context.background.spawn(self._context.quotas.charge(accounts, exchange.used_tokens))
+            if exchange.was_begun and self._context.quotas.are_set:
+                intake, use = exchange.plan.intake, Use(tokens=exchange.used_tokens)
+                self._context.background.spawn(self._context.quotas.charge(intake.identity, intake.user_id, use))
 
     async def _read(self, identity: Identity, headers: Headers, receive: Receive) -> Exchange:
         body = await self._context.bodies.read(headers, receive)

@@ -32,7 +32,6 @@ from core.events import (
     Sampling,
     Segment,
     ToolCall,
-    Topic,
     VersionSpan,
 )
 from core.grammars.sets import ATTACHMENT
@@ -263,7 +262,7 @@ class Turn:
         turn = self._record() if why is None else without_words(self._record(), why)
         spooled, log_began_at = False, self._services.clock.now()
         try:
-            spooled = (await self._services.log.append(Topic.TURNS, turn)).offset < 0
+            spooled = (await self._context.log.record(self.plan.intake.identity, turn)).offset < 0
         except asyncio.CancelledError:
             self._context.background.spawn(self._append_again(turn, log_began_at))
             raise
@@ -285,7 +284,7 @@ class Turn:
         """Append the turn after a cancelled append, which may have succeeded.
 
         Readers know a turn by its id, so that twice counts once."""
-        await self._services.log.append(Topic.TURNS, turn)
+        await self._context.log.record(self.plan.intake.identity, turn)
         await remember(self._services, turn, self._marks(turn))
         self._count(turn)
         self._trace(turn, log_began_at)

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
+from core.settings import Quota, QuotaSettings
+
 AccountKind = Literal["namespace", "key", "user"]
 
 
@@ -20,9 +22,19 @@ class Account(NamedTuple):
 class Use(NamedTuple):
     requests: int = 0
     tokens: int = 0
+    stored_bytes: int = 0
 
     def plus(self, other: "Use") -> "Use":
-        return Use(self.requests + other.requests, self.tokens + other.tokens)
+        return Use(*(mine + more for mine, more in zip(self, other, strict=True)))
+
+
+def quota_of(settings: QuotaSettings, account: Account) -> Quota | None:
+    quotas, name = {
+        "namespace": (settings.namespaces, account.name),
+        "key": (settings.keys, account.name),
+        "user": (settings.users, account.namespace),
+    }[account.kind]
+    return quotas.get(name)
 
 
 def month_of(now: datetime) -> str:

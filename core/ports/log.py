@@ -18,6 +18,8 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     topic: Topic
     partition: int
     offset: int
+    size: int
+    """The bytes of the record where it was appended."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

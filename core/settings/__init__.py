@@ -163,7 +163,7 @@ class Settings(Section):
     privacy: PrivacySettings = PrivacySettings()
     """What is done with the words of users before they are stored."""
     quotas: QuotaSettings = QuotaSettings()
-    """How much may be asked for in a minute and in a month."""
+    """How much may be asked for, and stored, in a minute and in a month."""
     ingest: IngestSettings = IngestSettings()
     archive: ArchiveSettings = ArchiveSettings()
     audit: AuditSettings = AuditSettings()

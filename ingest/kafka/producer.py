@@ -226,7 +226,10 @@ class Appends:
     # ------------------------------------------------------------------------------------------ Kafka's thread
 
     def _delivered(self, append: _Append, index: int, delivered: Any) -> None:
-        append.positions[index] = Position(topic=append.topic, partition=delivered.partition, offset=delivered.offset)
+        size = len(append.records[index].raw)
+        append.positions[index] = Position(
+            topic=append.topic, partition=delivered.partition, offset=delivered.offset, size=size
+        )
         self._settle(append, 1)
 
     def _failed(self, append: _Append, error: Exception) -> None:

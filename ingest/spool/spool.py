@@ -96,8 +96,9 @@ class SpoolingLog:
             else:
                 self._note(None)
                 return position
-        await self._spool.submit(self._reserve(topic, [event]))
-        return self._waiting(topic, event)
+        payloads = self._reserve(topic, [event])
+        await self._spool.submit(payloads)
+        return self._waiting(topic, event, payloads[0])
 
     def append_blocking(self, topic: Topic, events: Sequence[Event]) -> list[Position]:
         self._gate.passed_blocking()
@@ -109,18 +110,19 @@ class SpoolingLog:
             else:
                 self._note(None)
                 return positions
-        self._spool.submit_blocking(self._reserve(topic, events))
-        return [self._waiting(topic, event) for event in events]
+        payloads = self._reserve(topic, events)
+        self._spool.submit_blocking(payloads)
+        return [self._waiting(topic, *each) for each in zip(events, payloads, strict=True)]
 
     def _direct(self) -> bool:
         return self._depth_records == 0
 
-    def _waiting(self, topic: Topic, event: Event) -> Position:
+    def _waiting(self, topic: Topic, event: Event, payload: bytes) -> Position:
         try:
             partition = partition_of(event, self._log.partitions(topic))
         except LogUnavailable:  # and has never been there since we started
             partition = -1
-        return Position(topic=topic, partition=partition, offset=-1)
+        return Position(topic=topic, partition=partition, offset=-1, size=len(payload))
 
     def _note(self, error: Exception | None) -> None:
         reason = None if error is None else str(error)

@@ -146,7 +146,7 @@ class SqliteEventLog:
                 self._ends[text, partition] = offset + 1
                 latest += 1
                 values += (latest, text, partition, offset, now, raw)
-                placed.append(Position(topic=topic, partition=partition, offset=offset))
+                placed.append(Position(topic=topic, partition=partition, offset=offset, size=len(raw)))
             positions.append(placed)
         for start in range(0, len(values), _MAX_INSERT_ROWS * _COLUMNS):
             chunk = values[start : start + _MAX_INSERT_ROWS * _COLUMNS]

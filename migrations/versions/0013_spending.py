@@ -21,6 +21,7 @@ def upgrade() -> None:
         sa.Column("name", Name, nullable=False),
         sa.Column("requests", sa.BigInteger, nullable=False),
         sa.Column("tokens", sa.BigInteger, nullable=False),
+        sa.Column("stored_bytes", sa.BigInteger, nullable=False),
     )
     op.create_index("spending_by_namespace", "spending", ["month", "namespace", "tokens"])
 

@@ -120,6 +120,7 @@ def test_what_is_appended_is_read_back_whole_and_in_order(
         (p.partition, p.offset) for p in in_order(positions, adapter)
     ]
     assert all(record.error is None for record in records)
+    assert sum(position.size for position in positions) == sum(len(record.raw) for record in records)
     assert all(abs(record.appended_at - before) < timedelta(minutes=1) for record in records)
 
 

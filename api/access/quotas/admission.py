@@ -1,15 +1,15 @@
-"""Quotas of tokens and requests, by namespace, key and user, in a minute and in a month.
+"""Quotas of requests, tokens and stored bytes, by namespace, key and user, in a minute and in a month.
 
 A minute is counted in the live state, which all API replicas share. A month is counted in the store: each replica adds
 what it served about once a second, and hears then what others did; so a restart forgets nothing, and two replicas let
 pass at most what they serve in a second more than one would.
 
 A request is let in while some tokens are left, since nobody knows how long its answer will be; what it used is counted
-when it ends. So the last one may pass the limit, and the next is refused."""
+when it ends. So the last one may pass the limit, and the next is refused. It is the same with the bytes of what is
+recorded: a turn that was generated is never thrown away for them."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from api.access.identity import Identity
@@ -18,15 +18,15 @@ from api.access.quotas.months import Months
 from api.http.asgi import RawHeaders
 from core.events import Priority
 from core.ids import Namespace, UserHash
-from core.operations.quotas import Account, Use, seconds_left_in_minute, seconds_left_in_month
+from core.operations.quotas import Account, Use, quota_of, seconds_left_in_minute, seconds_left_in_month
 from core.ports import Clock, LiveState, Window
 from core.settings import Quota, QuotaSettings
 from core.telemetry import QUOTA_REFUSED
 
-Of = Literal["requests", "tokens"]
+Of = Literal["requests", "tokens", "stored_bytes"]
 Per = Literal["minute", "month"]
 _WINDOW_LIFE_S: Final = 120.0
-_OF: Final[tuple[Of, ...]] = ("requests", "tokens")
+_OF: Final[tuple[Of, ...]] = ("requests", "tokens", "stored_bytes")
 _WHOSE = {"namespace": "this namespace", "key": "this API key", "user": "this user"}
 
 
@@ -55,66 +55,69 @@ class Limit(NamedTuple):
         return self.left / self.limit
 
 
-@dataclass(frozen=True)
-class Admitted:
-    """The accounts that a request's tokens will be counted on, and how their limits stand."""
-
-    accounts: tuple[Account, ...] = ()
-    headers: RawHeaders = field(default_factory=list)
-
-
-NOTHING: Final = Admitted()
-
-
 class Quotas:
     """The quotas of one process, on one event loop."""
 
     def __init__(self, settings: QuotaSettings, live_state: LiveState, months: Months, clock: Clock) -> None:
         self._settings, self._live_state, self._months, self._clock = settings, live_state, months, clock
+        self.are_set = settings != QuotaSettings()
 
-    async def admit(self, identity: Identity, priority: Priority | None = None) -> Admitted:
-        """Count a request of a key. Raises TooManyRequests where its namespace or its keys have nothing left."""
-        return await self._admit(dict(self._of_key(identity)), priority)
+    async def admit(self, identity: Identity, priority: Priority | None = None) -> RawHeaders:
+        """Count a request of a key to generate; return how its limits stand.
 
-    async def admit_user(self, namespace: Namespace, user: UserHash | None, priority: Priority | None) -> Admitted:
-        """Count a request of a user. Raises TooManyRequests where he has nothing left."""
-        quota = self._settings.users.get(namespace)
-        if quota is None or user is None:
-            return NOTHING
-        return await self._admit({Account("user", namespace, user): quota}, priority)
+        Raises TooManyRequests where its namespace or its keys have nothing left."""
+        return await self._admit(_of_key(identity), _OF, priority)
 
-    async def charge(self, accounts: Sequence[Account], tokens: int) -> None:
-        """Count what a request used."""
-        if not accounts or not tokens:
-            return
-        self._months.add(dict.fromkeys(accounts, Use(tokens=tokens)))
-        windows = [Window(name=self._name(account, "tokens"), add=tokens) for account in accounts]
-        await self._live_state.spend(windows, _WINDOW_LIFE_S)
+    async def admit_user(self, namespace: Namespace, user: UserHash | None, priority: Priority | None) -> RawHeaders:
+        """Count a request of a user to generate, as `admit` does."""
+        return await self._admit(_of_user(namespace, user), _OF, priority)
 
-    def _of_key(self, identity: Identity) -> Iterator[tuple[Account, Quota]]:
-        of_namespace = self._settings.namespaces.get(identity.namespace)
-        if of_namespace is not None:
-            yield Account("namespace", identity.namespace, identity.namespace), of_namespace
-        of_key = self._settings.keys.get(identity.by)
-        if of_key is not None:
-            yield Account("key", identity.namespace, identity.by), of_key
+    async def admit_record(self, identity: Identity, user: UserHash | None) -> None:
+        """Raise TooManyRequests where a namespace, its keys or a user may have nothing more stored."""
+        await self._admit([*_of_key(identity), *_of_user(identity.namespace, user)], ("stored_bytes",), None)
 
-    async def _admit(self, quotas: Mapping[Account, Quota], priority: Priority | None) -> Admitted:
+    async def charge(self, identity: Identity, user: UserHash | None, use: Use) -> None:
+        """Count what was used, on all whose it is."""
+        quotas = self._quotas([*_of_key(identity), *_of_user(identity.namespace, user)])
         if not quotas:
-            return NOTHING
-        now = self._clock.now()
-        monthly = [*_limits(quotas, "month", await self._months.of(quotas), seconds_left_in_month(now))]
-        for each in monthly:
-            if each.left == 0:
-                raise _refusal(each)
-        share = 2 if priority == "low" else 1  # it leaves half of a minute's to all others
-        by_minute = await self._spend_minute(quotas, share, seconds_left_in_minute(now))
-        self._months.add(dict.fromkeys(quotas, Use(requests=1)))
-        return Admitted(tuple(quotas), _headers([*by_minute, *monthly]))
+            return
+        self._months.add(dict.fromkeys(quotas, use))
+        windows = [
+            Window(name=self._name(account, of), add=getattr(use, of))
+            for account, of, _ in _wanted(quotas, "minute", _OF)
+            if getattr(use, of)
+        ]
+        if windows:
+            await self._live_state.spend(windows, _WINDOW_LIFE_S)
 
-    async def _spend_minute(self, quotas: Mapping[Account, Quota], share: int, resets_in_s: float) -> list[Limit]:
+    def _quotas(self, accounts: Iterable[Account]) -> dict[Account, Quota]:
+        if not self.are_set:
+            return {}
+        found = {account: quota_of(self._settings, account) for account in accounts}
+        return {account: quota for account, quota in found.items() if quota is not None}
+
+    async def _admit(self, accounts: Iterable[Account], kinds: Sequence[Of], priority: Priority | None) -> RawHeaders:
+        quotas = self._quotas(accounts)
+        now = self._clock.now()
+        by_month = [*_wanted(quotas, "month", kinds)]
+        used = await self._months.of({account for account, _, _ in by_month}) if by_month else {}
+        resets_in_s = seconds_left_in_month(now)
+        monthly = [
+            Limit(account, of, "month", limit, getattr(used[account], of), resets_in_s)
+            for account, of, limit in by_month
+        ]
+        _require_some(monthly)
+        share = 2 if priority == "low" else 1  # it leaves half of a minute's to all others
+        by_minute = await self._spend_minute(quotas, kinds, share, seconds_left_in_minute(now))
+        if quotas and "requests" in kinds:
+            self._months.add(dict.fromkeys(quotas, Use(requests=1)))
+        return _headers([*by_minute, *monthly])
+
+    async def _spend_minute(
+        self, quotas: Mapping[Account, Quota], kinds: Sequence[Of], share: int, resets_in_s: float
+    ) -> list[Limit]:
         """Count a request in this minute, of whose limits it may use this share, and return how they stood."""
-        bounded = [(account, of, limit // share or 1) for account, of, limit in _wanted(quotas, "minute")]
+        bounded = [(account, of, limit // share or 1) for account, of, limit in _wanted(quotas, "minute", kinds)]
         if not bounded:
             return []
         windows = [
@@ -126,28 +129,34 @@ class Quotas:
             Limit(account, of, "minute", limit, used, resets_in_s)
             for (account, of, limit), used in zip(bounded, had, strict=True)
         ]
-        for each in found:
-            if each.left == 0:
-                raise _refusal(each)
+        _require_some(found)
         return found
 
     def _name(self, account: Account, of: Of) -> str:
         return f"{self._clock.now():%Y%m%d%H%M}:{of}:{account.path}"
 
 
-def _wanted(quotas: Mapping[Account, Quota], per: Per) -> Iterator[tuple[Account, Of, int]]:
+def _of_key(identity: Identity) -> list[Account]:
+    namespace = identity.namespace
+    return [Account("namespace", namespace, namespace), Account("key", namespace, identity.by)]
+
+
+def _of_user(namespace: Namespace, user: UserHash | None) -> list[Account]:
+    return [] if user is None else [Account("user", namespace, user)]
+
+
+def _wanted(quotas: Mapping[Account, Quota], per: Per, kinds: Sequence[Of]) -> Iterator[tuple[Account, Of, int]]:
     for account, quota in quotas.items():
-        for of in _OF:
+        for of in kinds:
             limit = getattr(quota, f"{of}_per_{per}")
             if limit is not None:
                 yield account, of, limit
 
 
-def _limits(
-    quotas: Mapping[Account, Quota], per: Per, used: Mapping[Account, Use], resets_in_s: float
-) -> Iterator[Limit]:
-    for account, of, limit in _wanted(quotas, per):
-        yield Limit(account, of, per, limit, getattr(used.get(account, Use()), of), resets_in_s)
+def _require_some(limits: Iterable[Limit]) -> None:
+    for each in limits:
+        if each.left == 0:
+            raise _refusal(each)
 
 
 def _refusal(limit: Limit) -> TooManyRequests:
@@ -156,7 +165,7 @@ def _refusal(limit: Limit) -> TooManyRequests:
     headers = {name.decode(): value.decode() for name, value in _headers([limit])}
     waiting = {"retry-after": str(wait_s), "retry-after-ms": str(math.ceil(limit.resets_in_s * 1000))}
     message = (
-        f"{_WHOSE[limit.account.kind]} has used its {limit.limit} {limit.of} of this {limit.per}; "
+        f"{_WHOSE[limit.account.kind]} has used its {limit.limit} {_words(limit.of, ' ')} of this {limit.per}; "
         f"the next {limit.per} begins in {wait_s} s"
     )
     kind = QuotaExceeded if limit.per == "month" else TooManyRequests
@@ -175,11 +184,15 @@ def _headers(limits: Iterable[Limit]) -> RawHeaders:
             tightest[each.per, each.of] = each
     found: dict[str, object] = {}
     for (per, of), limit in tightest.items():
-        name = "x-ratelimit-{}-" + of if per == "minute" else "x-onward-month-{}-" + of
+        name = ("x-ratelimit-{}-" if per == "minute" else "x-onward-month-{}-") + _words(of, "-")
         found[name.format("limit")] = limit.limit
         found[name.format("remaining")] = max(0, limit.left - (of == "requests"))
         found[name.format("reset")] = f"{math.ceil(limit.resets_in_s)}s"
     return [(name.encode(), str(value).encode()) for name, value in found.items()]
+
+
+def _words(of: Of, between: str) -> str:
+    return of.replace("_", between)
 
 
 def merged(limits: RawHeaders, more: RawHeaders) -> RawHeaders:
@@ -188,9 +201,9 @@ def merged(limits: RawHeaders, more: RawHeaders) -> RawHeaders:
         return limits
     known = dict(limits)
     found = dict(more)
-    for of in (b"requests", b"tokens"):
+    for of in _OF:
         for prefix in (b"x-ratelimit-", b"x-onward-month-"):
-            names = [prefix + part + b"-" + of for part in (b"limit", b"remaining", b"reset")]
+            names = [prefix + part + b"-" + _words(of, "-").encode() for part in (b"limit", b"remaining", b"reset")]
             if int(known.get(names[1], 1 << 62)) < int(found.get(names[1], 1 << 62)):
                 for name in names:
                     found[name] = known[name]

@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from core.errors import StoreUnavailable
-from core.operations.quotas import Account, Use, month_of
+from core.operations.quotas import Account, Use, month_of, quota_of
 from core.ports import Clock, Store
-from core.settings import Quota, QuotaSettings
+from core.settings import QuotaSettings
 from core.telemetry import QUOTA_USED
 
 TELL_S: Final = 1.0
@@ -126,16 +126,11 @@ class Months:
 
     def _show(self) -> None:
         for account, use in self._known.items():
-            quota = self._quota(account)
-            for of in ("requests", "tokens"):
-                limit = None if quota is None else getattr(quota, f"{of}_per_month")
+            quota = None if account.kind == "user" else quota_of(self._settings, account)
+            for of in Use._fields:
+                limit = getattr(quota, f"{of}_per_month", None)
                 if limit:
                     QUOTA_USED.labels(account.kind, account.name, of).set(getattr(use, of) / limit)
-
-    def _quota(self, account: Account) -> Quota | None:
-        if account.kind == "namespace":
-            return self._settings.namespaces.get(account.name)
-        return self._settings.keys.get(account.name) if account.kind == "key" else None
 
 
 def _add_to(sums: dict[Account, Use], used: Mapping[Account, Use]) -> None:

@@ -7,12 +7,11 @@ from fastapi import APIRouter, Request, Response
 from api.access.context import Context
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
 from api.turns.lookup import read
-from core.operations.quotas import Account, Use, month_of, seconds_left_in_month
-from core.settings import Quota, QuotaSettings
+from core.operations.quotas import Account, Use, month_of, quota_of, seconds_left_in_month
+from core.settings import Quota
 
 _LARGEST_PAGE = 1000
 _DEFAULT_LIMIT = 100
-_LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_month", "tokens_per_month")
 
 
 def quotas_router(context: Context) -> APIRouter:
@@ -34,25 +33,25 @@ def quotas_router(context: Context) -> APIRouter:
         own = Account("namespace", namespace, namespace)
         if namespace in services.quotas.namespaces:
             used.setdefault(own, Use())
-        data = [_described(account, use, _quota_of(services.quotas, account)) for account, use in used.items()]
+        data = [
+            _described(account, use, quota_of(services.quotas, account) or Quota()) for account, use in used.items()
+        ]
         answer = {"object": "list", "month": month, "resets_in_s": round(seconds_left_in_month(now)), "data": data}
         return json_response(answer)
 
     return router
 
 
-def _quota_of(settings: QuotaSettings, account: Account) -> Quota:
-    """Return an account's quota; one without limits where the settings no longer have any."""
-    found = {
-        "namespace": settings.namespaces.get(account.name),
-        "key": settings.keys.get(account.name),
-        "user": settings.users.get(account.namespace),
-    }[account.kind]
-    return found or Quota()
-
-
 def _described(account: Account, use: Use, quota: Quota) -> dict[str, Any]:
-    month = {"requests": quota.requests_per_month, "tokens": quota.tokens_per_month}
-    left = {of: None if most is None else max(0, most - getattr(use, of)) for of, most in month.items()}
-    limits = {name: getattr(quota, name) for name in _LIMITS}
-    return {"kind": account.kind, "name": account.name, "used": use._asdict(), "left": left, "limits": limits}
+    left = {of: _left(getattr(quota, f"{of}_per_month"), used) for of, used in use._asdict().items()}
+    return {
+        "kind": account.kind,
+        "name": account.name,
+        "used": use._asdict(),
+        "left": left,
+        "limits": quota.model_dump(),
+    }
+
+
+def _left(limit: int | None, used: int) -> int | None:
+    return None if limit is None else max(0, limit - used)

@@ -1,4 +1,4 @@
-"""Quotas: how much namespaces, their users and their keys may ask for in a minute and in a month."""
+"""Quotas: how much namespaces, their users and their keys may ask for, and have stored, in a minute and in a month."""
 
 from typing import Annotated
 
@@ -9,7 +9,10 @@ from core.settings.http.api import KEY_NAME
 
 
 class Quota(Section):
-    """What requests to generate may use. Each that is None sets no limit; what exceeds one is refused with 429."""
+    """What requests may use. Each that is None sets no limit; what exceeds one is refused with 429.
+
+    Requests and tokens are those of requests to generate. Bytes are those of all records that somebody's turns and
+    feedback make in the log, also of what the model is never shown."""
 
     requests_per_minute: int | None = Field(default=None, ge=1)
     """In a minute of the clock, by all API replicas together."""
@@ -18,6 +21,10 @@ class Quota(Section):
     requests_per_month: int | None = Field(default=None, ge=1)
     """In a month of UTC."""
     tokens_per_month: int | None = Field(default=None, ge=1)
+    """As in a minute."""
+    stored_bytes_per_minute: int | None = Field(default=None, ge=1)
+    """Let in as tokens are: the turn, or the feedback, that uses them up is stored whole."""
+    stored_bytes_per_month: int | None = Field(default=None, ge=1)
     """As in a minute."""
 
 

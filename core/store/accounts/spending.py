@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
 from core.operations.quotas import Account, Use
 from core.store.database import tables
@@ -19,14 +19,14 @@ class SpendingReader(Repository):
         by_path = {account.path: account for account in accounts}
         chosen = _table.c.month == month, _table.c.account.in_(by_path)
         rows = self._connection.execute(select(_table).where(*chosen))
-        return {by_path[row.account]: Use(row.requests, row.tokens) for row in rows}
+        return {by_path[row.account]: _use(row) for row in rows}
 
     def of_namespace(self, month: str, namespace: str, limit: int) -> dict[Account, Use]:
         """Return a namespace's accounts with what each used, those first that used the most tokens."""
         chosen = _table.c.month == month, _table.c.namespace == namespace
         query = select(_table).where(*chosen).order_by(_table.c.tokens.desc(), _table.c.account).limit(limit)
         rows = self._connection.execute(query)
-        return {Account(row.kind, row.namespace, row.name): Use(row.requests, row.tokens) for row in rows}
+        return {Account(row.kind, row.namespace, row.name): _use(row) for row in rows}
 
 
 class Spending(SpendingReader):
@@ -39,3 +39,7 @@ class Spending(SpendingReader):
             for account, use in used.items()
         ]
         add_up(self._connection, _table, rows, Use._fields)
+
+
+def _use(row: Row[Any]) -> Use:
+    return Use(*(getattr(row, name) for name in Use._fields))

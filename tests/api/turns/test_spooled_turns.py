@@ -32,7 +32,7 @@ class SpoolingTurns:
         if not isinstance(event, Completion):
             return await self._append(topic, event)
         self.kept.append(event)
-        return Position(topic=topic, partition=0, offset=-1)
+        return Position(topic=topic, partition=0, offset=-1, size=0)
 
 
 @pytest.fixture(scope="module")

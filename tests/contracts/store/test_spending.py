@@ -17,13 +17,13 @@ def add(store: Store, month: str, used: dict[Account, Use]) -> None:
 
 def test_what_was_used_adds_up_by_month(store: Store) -> None:
     add(store, "2026-11", {ACME: Use(1, 10), ADA: Use(1, 0)})
-    add(store, "2026-11", {ACME: Use(2, 5)})
+    add(store, "2026-11", {ACME: Use(2, 5, 1 << 40)})
     add(store, "2026-12", {ACME: Use(7, 7)})
     add(store, "2026-12", {})
     with store.look() as view:
-        assert view.spending.of_accounts("2026-11", [ACME, ADA, KEY]) == {ACME: Use(3, 15), ADA: Use(1, 0)}
+        assert view.spending.of_accounts("2026-11", [ACME, ADA, KEY]) == {ACME: Use(3, 15, 1 << 40), ADA: Use(1, 0)}
         assert view.spending.of_accounts("2026-12", [ACME]) == {ACME: Use(7, 7)}
-        assert view.spending.of_namespace("2026-11", "acme", 9) == {ACME: Use(3, 15), ADA: Use(1, 0)}
+        assert view.spending.of_namespace("2026-11", "acme", 9) == {ACME: Use(3, 15, 1 << 40), ADA: Use(1, 0)}
         assert list(view.spending.of_namespace("2026-11", "acme", 1)) == [ACME]
         assert view.spending.of_namespace("2026-11", "other", 9) == {}
 

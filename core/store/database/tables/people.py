@@ -38,5 +38,6 @@ spending = Table(
     Column("name", Name, nullable=False),
     Column("requests", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False),
+    Column("stored_bytes", BigInteger, nullable=False),
     Index("spending_by_namespace", "month", "namespace", "tokens"),
 )
