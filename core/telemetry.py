@@ -68,7 +68,7 @@ LOW_PRIORITY_REFUSED = _counter(
 AUDITED = _counter("audited_deeds", "Entries of the audit trail that this process wrote, by kind", "kind")
 AUDIT_BROKEN = _gauge("audit_broken", "Whether the audit trail lacks an entry that it once had (1)")
 QUOTA_USED = _gauge(
-    "quota_used_share", "Share of a month's quota that a namespace or the keys of a name used", "kind", "name", "of"
+    "quota_used_share", "Share of a month's quota that a namespace or the keys of a name used", "kind", "account", "of"
 )
 QUOTA_REFUSED = _counter(
     "quota_refused_requests", "Requests refused for a quota: whose, of what, in which time", "kind", "of", "per"
@@ -194,7 +194,7 @@ FEEDBACK_TO_SERVED_QUANTILE = _gauge(
 )
 
 
-NAMES: Final = frozenset(("namespace", "workload", "target"))
+NAMES: Final = frozenset(("namespace", "workload", "target", "account"))
 """Labels whose values clients and operators choose."""
 
 
@@ -208,17 +208,20 @@ class _Sums:
 
 
 def _summed(metric: Metric) -> Metric:
-    """Return a counter or gauge without those labels."""
+    """Return a counter or gauge without those labels; of shares the greatest stands for all."""
     values: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
     for sample in metric.samples:
         rest = tuple((label, value) for label, value in sample.labels.items() if label not in NAMES)
         values.setdefault((sample.name, rest), []).append(sample.value)
     found = Metric(metric.name, metric.documentation, metric.type)
-    found.samples = [
-        Sample(name, dict(rest), min(each) if name.endswith("_created") else sum(each))
-        for (name, rest), each in values.items()
-    ]
+    found.samples = [Sample(name, dict(rest), _as_one(name, each)) for (name, rest), each in values.items()]
     return found
+
+
+def _as_one(name: str, values: list[float]) -> float:
+    if name.endswith("_created"):
+        return min(values)
+    return max(values) if name.endswith("_share") else sum(values)
 
 
 def exposition(*, named: bool = True) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from api_harness import Service, serve
 
-from core.telemetry import ALERTS
+from core.telemetry import ALERTS, QUOTA_USED
 
 COUNTED = ("turns", "tokens", "busy_s")
 
@@ -87,9 +87,12 @@ def test_metrics_of_several_namespaces_are_an_admins(shared: Service) -> None:
 def test_a_stranger_is_told_no_names_and_the_same_sums(alone: Service) -> None:
     assert alone.chat("hi", headers=bearer("chatter"), functions=[{}]).status_code == 400
     ALERTS.labels("pager-of-acme", "delivered").inc()  # a target's name, which an operator chose
+    for name, share in (("acme-plugin", 7.5), ("acme-batch", 7.25)):
+        QUOTA_USED.labels("key", name, "tokens").set(share)
     for said in ({}, bearer("chatter")):
         status, text = metrics(alone, **said)
         assert (status, "secret-plan" in text, "acme" in text, "namespace=" in text) == (200, False, False, False)
+        assert 'onward_quota_used_share{kind="key",of="tokens"} 7.5' in text, "the greatest share, which is no sum"
         samples = dict(line.rpartition(" ")[::2] for line in text.splitlines() if line[0] != "#")
         assert float(samples['onward_turns_total{finish_reason="stop"}']) >= 1
         assert len([line for line in text.splitlines() if line.startswith("onward_refused_requests_total{")]) >= 1
