@@ -25,7 +25,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes: where Python may not keep bytecode, each of them compiles all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install reasoning clients demo run docs services services-down browser sandbox ide unit test quick timed verify verify-parts deep deep-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
+.PHONY: install reasoning clients demo rollouts run docs services services-down browser sandbox ide unit test quick timed verify verify-parts deep deep-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -45,6 +45,9 @@ $(VENV)/.reasoning: deploy/reasoning.lock | install
 
 demo: install $(if $(filter sglang,$(ENGINE)),sglang-cpu) $(if $(MODE),services) $(filter smollm2,$(MODEL)) ## the whole loop with simulated users; SECONDS, SEED, SHIFT=1, ENGINE=sglang, MODE=distributed, MODEL=smollm2
 	$(if $(MODE),set -a; eval "$$($(PYTHON) -m deploy.services fresh)"; ONWARD_MODE=$(MODE) $(TWO_OF_EACH)) $(BIN)/onward demo --seed $(SEED) --engine $(ENGINE) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(filter 1,$(SHIFT)),--shift) $(if $(MODEL),--model $(MODEL))
+
+rollouts: install sandbox $(filter smollm2,$(MODEL)) ## ten tasks worked on in sandboxes, against a service of its own; MODEL=smollm2; ends with a report
+	$(BIN)/onward rollouts build/rollouts --demo $(or $(MODEL),tiny)
 
 run: install ## the service alone, on DIR, until stopped
 	$(BIN)/onward run $(DIR)
@@ -148,7 +151,7 @@ $(SGLANG)/.installed: $(wildcard deploy/sglang-cpu/*) $(wildcard deploy/sglang-c
 COMPILE := uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header pyproject.toml
 
 lock: install ## requirements.lock anew from pyproject.toml, and the images' parts of it
-	$(BIN)/$(COMPILE) --extra torch --extra demo --extra docs --extra environments --extra dev -o requirements.lock
+	$(BIN)/$(COMPILE) --extra torch --extra demo --extra docs --extra environments --extra ray --extra dev -o requirements.lock
 	@sed -i '1i # Exact versions with hashes; made by `make lock`, installed by `make install`.' requirements.lock
 	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate -o deploy/light.lock
 	$(BIN)/$(COMPILE) -c requirements.lock --no-annotate --extra docs -o deploy/docs.lock

@@ -28,6 +28,9 @@ OnwardError
 └── GateRefused              a version did not pass a gate; carries the figures
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from core.ids import PolicyRef
 
 
@@ -37,6 +40,17 @@ class OnwardError(Exception):
 
 class ConfigError(OnwardError):
     """A setting, file or option is wrong; the message names it."""
+
+
+@contextmanager
+def from_extra(extra: str, needed_by: str) -> Iterator[None]:
+    """Import here what an extra of this package brings; `needed_by` is the setting or option that asks for it.
+
+    Raises ConfigError that names both where the extra is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{needed_by}: {error.name} is not installed; {how_to_install(extra)}") from error
 
 
 def how_to_install(extra: str) -> str:

@@ -149,6 +149,10 @@ JUDGE_REQUESTS = _counter("judge_requests", "Requests to the judge's endpoint, b
 JUDGE_SECONDS = _histogram("judge_seconds", "From a turn's first request to its judgement in the log", _LOOP_BUCKETS_S)
 JUDGE_UNDER_WAY = _gauge("judge_turns_under_way", "Turns that the judge has taken up and not finished")
 JUDGE_LAG = _gauge("judge_lag_records", "Records that the judge has not finished with")
+# rollouts
+ROLLOUTS = _counter(
+    "rollouts", "Attempts at episodes, by task set, how they ended and which part failed", "task_set", "end", "part"
+)
 # learner
 UPDATES = _counter("learner_updates", "Optimizer steps")
 LEARNED_TURNS = _counter("learned_turns", "Turn revisions that trained weights", "kind")
@@ -194,7 +198,7 @@ FEEDBACK_TO_SERVED_QUANTILE = _gauge(
 )
 
 
-NAMES: Final = frozenset(("namespace", "workload", "target", "account"))
+NAMES: Final = frozenset(("namespace", "workload", "target", "account", "task_set"))
 """Labels whose values clients and operators choose."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from core import reward_spec, telemetry
-from core.settings import ApiKey, NamespaceSettings, Settings, WorkloadSettings, load_settings
+from core.settings import ApiKey, NamespaceSettings, Settings, TaskSetSettings, WorkloadSettings, load_settings
 from serving.engines.sglang.swap import table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,6 +29,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "`[[api.keys]]`": ApiKey,
     "`[api.namespaces.NAME]`": NamespaceSettings,
     "`[api.workloads.NAME]`": WorkloadSettings,
+    "`[rollouts.task_sets.NAME]`": TaskSetSettings,
     "The whole file": Settings,
 }
 

@@ -58,6 +58,13 @@ from core.settings.operations.tracing import TracingSettings
 from core.settings.privacy import NamespacePrivacySettings, PrivacySettings
 from core.settings.processes import ProcessSettings
 from core.settings.release import CanarySettings, EvalSettings, GateSettings, HoldbackSettings, ReleaseSettings
+from core.settings.rollouts import (
+    EpisodeSettings,
+    LentSettings,
+    RolloutRequestSettings,
+    RolloutSettings,
+    TaskSetSettings,
+)
 from core.settings.scoring import ScoringSettings
 from core.settings.services.kafka import (
     KafkaClientSettings,
@@ -102,6 +109,7 @@ __all__ = [
     "ComputeSettings",
     "ConnectionSettings",
     "CorrectionSettings",
+    "EpisodeSettings",
     "EvalSettings",
     "FeedbackSettings",
     "FleetSettings",
@@ -117,6 +125,7 @@ __all__ = [
     "KafkaTopicSettings",
     "KlSettings",
     "LearnerSettings",
+    "LentSettings",
     "LocalEngineSettings",
     "LoraSettings",
     "LowPrioritySettings",
@@ -136,6 +145,8 @@ __all__ = [
     "RateLimit",
     "RedisSettings",
     "ReleaseSettings",
+    "RolloutRequestSettings",
+    "RolloutSettings",
     "Scope",
     "ScoringSettings",
     "ServingSettings",
@@ -143,6 +154,7 @@ __all__ = [
     "SglangSettings",
     "SglangTimeoutSettings",
     "StageSettings",
+    "TaskSetSettings",
     "TlsSettings",
     "TracingSettings",
     "UserSettings",
@@ -177,6 +189,8 @@ class Settings(Section):
     """Who else says how good answers are."""
     learner: LearnerSettings = LearnerSettings()
     serving: ServingSettings = ServingSettings()
+    rollouts: RolloutSettings = RolloutSettings()
+    """Agents at work on tasks, beside the users."""
     release: ReleaseSettings = ReleaseSettings()
     kafka: KafkaSettings = KafkaSettings()
     """The log of mode `distributed`."""

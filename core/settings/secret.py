@@ -16,6 +16,7 @@ NAMES: Final = frozenset(
         "audit.key",
         "judge.api_key",
         "kafka.security.sasl_password",
+        "rollouts.requests.api_key",
         "serving.sglang.admin_key",
         "tracing.token",
     }
@@ -28,6 +29,7 @@ URLS: Final = frozenset(
         "blobs",
         "archive.url",
         "judge.base_url",
+        "rollouts.requests.base_url",
         "serving.sglang.urls",
         "tracing.url",
     }

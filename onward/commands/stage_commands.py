@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 from cyclopts import App, Parameter
 
+from core.errors import from_extra
 from onward.commands.options import DEFAULT_DIRECTORY, ChildName, Directory, Set, overrides_of
 from onward.wiring.stages import StageRow, row_of
 
@@ -71,5 +73,49 @@ def _archive(
 
 _archive.__doc__ = row_of("archive").help
 
-COMMANDS_OF_THEIR_OWN: Final[dict[str, Command]] = {"learn": _learn, "judge": judge, "archive": _archive}
+
+def _rollouts(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    ray: Annotated[
+        str | None, Parameter(help="Address of a Ray cluster on whose nodes the episodes run; `auto`: of this machine.")
+    ] = None,
+    tries: Annotated[int | None, Parameter(help="Episodes of each task; without it, as the settings say.")] = None,
+    demo: Annotated[
+        Literal["tiny", "smollm2"] | None,
+        Parameter(help="Work on the tasks that come with the program, against a service of its own with that model."),
+    ] = None,
+    prepared: Annotated[Path, Parameter(help="With --demo: the folder that keeps prepared images.")] = Path(
+        "build/environments"
+    ),
+    child: ChildName = None,
+    set_: Set = None,
+) -> None:
+    overrides = overrides_of(set_)
+    overrides |= {} if ray is None else {"ONWARD_ROLLOUTS__RAY": ray}
+    overrides |= {} if tries is None else {"ONWARD_ROLLOUTS__TRIES": str(tries)}
+    if demo is not None:
+        with from_extra("environments", "--demo"):
+            from onward.commands.rollouts.demo import run_demo
+
+        run_demo(directory, demo, prepared, overrides)
+    elif child is None:
+        with from_extra("environments", "onward rollouts"):
+            from onward.commands.rollouts.by_hand import run_by_hand
+
+        run_by_hand(directory, overrides)
+    else:
+        from onward.processes.stages import run_stage
+
+        run_stage("rollouts", directory, overrides, child)
+
+
+_rollouts.__doc__ = row_of("rollouts").help
+
+COMMANDS_OF_THEIR_OWN: Final[dict[str, Command]] = {
+    "learn": _learn,
+    "judge": judge,
+    "archive": _archive,
+    "rollouts": _rollouts,
+}
 """Commands of the stages that have more options or subcommands than the others."""

@@ -51,6 +51,11 @@ class Layout:
     def learner(self) -> Path:
         return self.root / "learner"
 
+    @property
+    def rollouts(self) -> Path:
+        """The journal of rollouts, their report, and what their sandboxes are made of."""
+        return self.root / "rollouts"
+
     def host(self, name: str) -> Path:
         """Return the folder of one engine's host: verified versions, and its engine's log."""
         return self.root / "hosts" / name

@@ -15,8 +15,8 @@ from core.ports import EventLog, Record, Store
 from core.settings import load_settings
 from ingest.archive.history import History
 from onward.directory.layout import Layout
-from onward.wiring.archive import archive_blobs, build_keeper
 from onward.wiring.foundation import Foundation, is_distributed, open_foundation
+from onward.wiring.log.archive import archive_blobs, build_keeper
 from onward.wiring.stages import wanted_readers
 
 _CONNECT_S = 30.0

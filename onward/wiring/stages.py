@@ -116,9 +116,17 @@ def _judge(foundation: "Foundation", beside: Neighbours) -> "Stage":
 
 
 def _archive(foundation: "Foundation", _: Neighbours) -> "Stage":
-    from onward.wiring.archive import build_keeper
+    from onward.wiring.log.archive import build_keeper
 
     return build_keeper(foundation, wanted_readers(foundation.settings))
+
+
+def _rollouts(foundation: "Foundation", _: Neighbours) -> "Stage":
+    from core.errors import from_extra
+
+    with from_extra("environments", "rollouts.enabled"):
+        from onward.wiring.rollouts import Rollouts
+    return Rollouts(foundation.layout, foundation.settings)
 
 
 STAGES = (
@@ -189,6 +197,15 @@ STAGES = (
         "stopped; a second one stands by.",
         _archive,
         is_wanted=lambda settings: settings.archive.has_work,
+        is_child=True,
+    ),
+    StageRow(
+        "rollouts",
+        "rollouts",
+        "Let the model work on tasks in sandboxes, as `[rollouts]` says, with a progress bar and a report; goes on "
+        "where it was. `run` does it beside the users, where it is enabled.",
+        _rollouts,
+        is_wanted=lambda settings: settings.rollouts.enabled,
         is_child=True,
     ),
 )

@@ -47,6 +47,7 @@ def test_the_environment_wins_over_the_file_over_the_default(file: Callable[[str
             "{rating = 5.0}",
             lambda s: s.learner.admission.max_outcome_age_s == {"rating": 5.0},
         ),
+        ("ONWARD_ROLLOUTS__REQUESTS__BASE_URL", "http://h:1/x/v1/", lambda s: s.rollouts.requests.base_url is not None),
         ("ONWARD_API__USER_HASH_KEY", "a = b", lambda s: s.api.user_hash_key == "a = b"),
     ],
 )
@@ -66,6 +67,8 @@ def test_keys_come_as_tables(file: Callable[[str], Path]) -> None:
         ("[nonsense]\n", "nonsense: Extra"),
         ("[ingest]\npartitions = 0\n", r"ingest\.partitions: "),
         ("[ingest]\npartitions = 'many'\n", r"ingest\.partitions: "),
+        ("[rollouts.requests]\nbase_url = 'https://HOST'\n", r"rollouts\.requests\.base_url: .*/v1"),
+        ("[rollouts]\nenabled = true\n", r"rollouts: .*task_sets: name at least one"),
         ("[learner.advantage]\nbaseline = 'best'\n", r"learner\.advantage\.baseline: "),
         ("mode = 'quantum'\n", "mode: "),
         ("[[api.keys]]\nkey = 'secret-key'\nnamespace = 'n'\nscope = ['chat']\n", r"api\.keys\.0\.scope: Extra"),

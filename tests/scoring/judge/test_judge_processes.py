@@ -22,8 +22,8 @@ from core.ports import EventLog, TopicPartition
 from core.settings import Settings
 from onward.directory.layout import SHIPPED_REWARDS, Layout
 from onward.processes.tree import _children
-from onward.wiring.archive import build_keeper
 from onward.wiring.foundation import open_foundation
+from onward.wiring.log.archive import build_keeper
 from onward.wiring.stages import wanted_readers
 
 ROOT = Path(__file__).resolve().parents[3]
