@@ -21,10 +21,12 @@ class Vanished(Exception):
 def files_of_directory(layout: Layout) -> list[Path]:
     """Return the paths, below the directory, of what cannot be made again: settings, journals, checkpoints, spools.
 
-    Log, store and blobs are copied in other ways; caches and what running processes say of themselves are left out."""
+    Log, store and blobs are copied in other ways; caches, what rollouts made, whose journal
+    no other program can open, and what running processes say of themselves are left out."""
     apart = {layout.log, layout.store, layout.blobs, layout.cache, layout.model_check, layout.lock, layout.address}
     apart |= {layout.audit_head.parent}  # of the trail as it is when it is copied, which may be later than the store
     apart |= {layout.apis, layout.ready("any").parent, layout.host("any").parent, layout.rescored}
+    apart |= {layout.rollouts}
     apart |= {Path(f"{database}{suffix}") for database in (layout.log, layout.store) for suffix in ("-wal", "-shm")}
     found: list[Path] = []
     for top in sorted(layout.root.iterdir()):

@@ -31,7 +31,14 @@ COPIED = {
     "spools/api-1/turns-1": "another",
     "rewards.toml": '[outcomes.accepted]\ntype = "boolean"\nweight = 1.0\ndecides = true\n',
 }
-LEFT_OUT = ("cache/weights/1", "hosts/engine-1/sglang.log", "apis/api-1.json", "ready/score.pid", "service.lock")
+LEFT_OUT = (
+    "cache/weights/1",
+    "hosts/engine-1/sglang.log",
+    "apis/api-1.json",
+    "ready/score.pid",
+    "rollouts/journal.db",
+    "service.lock",
+)
 
 
 @pytest.fixture
