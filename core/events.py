@@ -60,6 +60,13 @@ class VersionSpan(msgspec.Struct, frozen=True, kw_only=True):
     version: PolicyRef
 
 
+class TokenRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Output tokens [start, end) of a turn."""
+
+    start: int
+    end: int
+
+
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """One call the model made. `index` is its place in a parallel group; times are the client's, once known."""
 
@@ -67,6 +74,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: str
     index: int
+    token_range: TokenRange | None = None  # the output tokens that it was read from, its markup among them
     started_at: datetime | None = None
     ended_at: datetime | None = None
 
@@ -177,6 +185,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     renderer: str
     finish_reason: FinishReason
     text: str = ""  # what was delivered as content
+    # Characters of `text` up to the end of each output token, where the reward spec looks for claims in it.
+    text_ends: tuple[int, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
     broken_calls: int = 0  # begun, and never whole: part of the text
     not_finite: PolicyRef | None = None  # which computed no finite numbers for it: it failed, or another one answered
@@ -208,15 +218,16 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
         return len(self.text) if self.unstored is None else self.unstored.characters
 
 
-class TokenRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Output tokens [start, end) of the inference that the outcome speaks of."""
+class ToolCallTarget(msgspec.Struct, frozen=True, kw_only=True):
+    tool_call_id: str
+
+
+class TextEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """Output tokens [start, end), in whose place a user put these, which no model sampled; either may be empty."""
 
     start: int
     end: int
-
-
-class ToolCallTarget(msgspec.Struct, frozen=True, kw_only=True):
-    tool_call_id: str
+    token_ids: tuple[int, ...]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
@@ -224,7 +235,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
     Written by api (clients, and the simulator through it) and scoring (derived); read by ingest and scoring. It names
     an inference or a session, never neither. An amendment is a new outcome that `supersedes`; a withdrawal is one that
-    supersedes with `withdrawn` and no value."""
+    supersedes with `withdrawn` and no value. `learn`: False where who said it lets its words and text teach nothing."""
 
     outcome_id: OutcomeId
     inference_id: InferenceId | None
@@ -236,6 +247,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     value: bool | float | str | None
     target_range: TokenRange | None = None
     target_call: ToolCallTarget | None = None
+    edits: tuple[TextEdit, ...] = ()  # from the answer's tokens to the text in `evidence`, in the order of tokens
     evidence: str | None = None
     source: OutcomeSource = "client"
     source_version: str | None = None
@@ -244,6 +256,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     supersedes: OutcomeId | None = None
     withdrawn: bool = False
     tags: dict[str, str] = {}
+    learn: bool = True
 
 
 class SessionEnded(msgspec.Struct, frozen=True, kw_only=True, tag="session_ended"):
@@ -262,12 +275,23 @@ class Credit(msgspec.Struct, frozen=True, kw_only=True):
     value: float
 
 
+class Hint(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user, or a failed run, said of output tokens [start, end): words that a better answer would heed."""
+
+    start: int
+    end: int
+    text: str
+    outcome_id: OutcomeId
+
+
 class Reward(msgspec.Struct, frozen=True, kw_only=True, tag="reward"):
     """The value of a turn, as far as it is known. Written by scoring; read by the learner, ingest and the console.
 
-    `revision` counts from 0; a late outcome makes the next. `decided_at` is event time: replay yields the same. `void`:
-    the turn came about by a fault that is not the answer's, and is worth nothing that could be learned; its `value` is
-    then 0, which takes back what the turn was trained on before this was known."""
+    `revision` counts from 0; a late outcome makes the next. `decided_at` is event time: replay yields the same.
+    `said_by`: the users, as far as told, whose outcomes were in sight when it was decided: numbers, words and texts;
+    `edited_by` is the one whose text `edits` are. `void`: the turn came about by a fault that is not the answer's, and
+    is worth nothing that could be learned; its `value` is then 0, which takes back what the turn was trained on before
+    this was known."""
 
     inference_id: InferenceId
     session_id: SessionId
@@ -278,6 +302,10 @@ class Reward(msgspec.Struct, frozen=True, kw_only=True, tag="reward"):
     value: float
     components: dict[str, float]
     credits: tuple[Credit, ...] = ()
+    hints: tuple[Hint, ...] = ()
+    edits: tuple[TextEdit, ...] = ()  # the user's own text in place of the answer's
+    edited_by: UserHash | None = None
+    said_by: tuple[UserHash, ...] = ()
     outcome_ids: tuple[OutcomeId, ...]
     first_outcome_at: datetime | None  # arrival of the earliest outcome new in this revision; None: by default alone
     last_outcome_at: datetime | None

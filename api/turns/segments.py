@@ -1,5 +1,6 @@
-"""The output tokens that belong to thinking and to tool calls, by the renderer's own parser."""
+"""The output tokens that belong to thinking and to tool calls, by the renderer's own parser; and to the text."""
 
+import codecs
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,3 +53,30 @@ def _joined(ends: Sequence[tuple[int, SegmentKind]], length: int) -> tuple[Segme
         last = segments.pop() if segments else Segment(start=0, end=0, kind="answer")
         segments.append(Segment(start=last.start, end=length, kind=last.kind))
     return tuple(segments)
+
+
+def text_ends(renderer: Renderer, token_ids: Sequence[int], segments: Sequence[Segment], text: str) -> tuple[int, ...]:
+    """Return how many characters of the text are said up to the end of each token; () where that is not certain.
+
+    The text is sought in the segments of the answer, and must stand in one of them, once."""
+    sought = text.encode()
+    found: list[tuple[int, int]] = []  # the segment's first token, and the text's first byte, counted from there
+    for segment in segments:
+        if segment.kind == "answer" and sought:
+            said = b"".join(map(renderer.token_bytes, token_ids[segment.start : segment.end]))
+            place = said.find(sought)
+            while place >= 0:
+                found.append((segment.start, place))
+                place = said.find(sought, place + 1)
+    if len(found) != 1:
+        return ()
+    first, begin = found[0]
+    ends, place, read, characters = [0] * first, -begin, 0, 0
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for token in token_ids[first:]:
+        place += len(renderer.token_bytes(token))
+        until = min(max(place, 0), len(sought))
+        characters += len(decoder.decode(sought[read:until]))
+        read = until
+        ends.append(characters)
+    return tuple(ends)

@@ -18,7 +18,7 @@ from api.turns.histories.retries import request_mark
 from api.turns.intake import Intake
 from api.turns.private.client_words import ClientWords
 from api.turns.private.resting import why_not_at_rest
-from api.turns.segments import answer_alone, segments_of
+from api.turns.segments import answer_alone, segments_of, text_ends
 from api.turns.sessions import SessionPosition, remember
 from api.turns.transcripts import Transcript
 from core import telemetry
@@ -327,7 +327,6 @@ class Turn:
         assert self.finish_reason is not None
         now_s = services.clock.monotonic()
         capture, first_s = self.capture, self.capture.first_token_s
-        attachments = capture.attachments
         return Completion(
             inference_id=self.inference_id,
             session_id=place.session_id,
@@ -352,7 +351,7 @@ class Turn:
             token_ids=tuple(capture.token_ids),
             segments=self.segments,
             logprobs=tuple(capture.logprobs),
-            logprob_space=self._logprob_space(attachments),
+            logprob_space=self._logprob_space(capture.attachments),
             trainable=self.trainable,
             untrainable_reasons=self.untrainable_reasons,
             policy=services.model_name,
@@ -366,6 +365,7 @@ class Turn:
             renderer=services.renderer.name,
             finish_reason=self.finish_reason,
             text=self._wording.text,
+            text_ends=self._text_ends(),
             tool_calls=tuple(self._wording.tool_calls),
             broken_calls=self._wording.broken_calls,
             not_finite=self.not_finite,
@@ -379,9 +379,15 @@ class Turn:
             session_done=intake.session_done,
             has_instructions=plan.has_instructions,
             retrievable=intake.retrievable,
-            attachments=attachments,
+            attachments=capture.attachments,
             tags=intake.tags,
         )
+
+    def _text_ends(self) -> tuple[int, ...]:
+        intake = self.plan.intake
+        if not self._services.spec.rules(intake.workload, intake.identity.namespace).claims:
+            return ()
+        return text_ends(self._services.renderer, self.capture.token_ids, self.segments, self._wording.text)
 
     def _logprob_space(self, attachments: Mapping[str, str]) -> LogprobSpace:
         mask = ATTACHMENT if ATTACHMENT in attachments else None

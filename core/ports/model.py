@@ -139,6 +139,12 @@ class Renderer(Protocol):
         Raises InvalidRequest when the model has no such form."""
         ...
 
+    def answer_tokens(self, text: str, *, is_first: bool) -> tuple[int, ...]:
+        """Return the tokens of a text as a part of an answer, in which no mark is more than its characters.
+
+        `is_first`: nothing stands before it in the answer. Raises InvalidRequest for a text of too many tokens."""
+        ...
+
     def parser(self, *, tools: Sequence[Mapping[str, Any]] | None = None, after: Sequence[int] = ()) -> OutputParser:
         """Return the parser of one answer to a chat, which may call these tools, after the prompt's tokens.
 

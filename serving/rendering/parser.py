@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from core.events import ToolCall
 from core.ports import OutputDelta
 from serving.rendering.formats.parser import FormatParser, Words
+from serving.rendering.token_places import TokenPlaces
 from serving.rendering.vocabulary import Vocabulary
 
 
@@ -27,12 +28,17 @@ class StreamParser:
         self._parser = parser
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._calls = 0
+        self._places = TokenPlaces()
         self._drops_space = vocabulary.drops_first_space
 
     def feed(self, token_ids: Sequence[int]) -> OutputDelta:
-        data = b"".join(self._vocabulary.token_bytes(i) for i in token_ids if i not in self._silent_ids)
+        pieces = [b"" if i in self._silent_ids else self._vocabulary.token_bytes(i) for i in token_ids]
+        data = b"".join(pieces)
         if self._drops_space and data:
-            data, self._drops_space = data.removeprefix(b" "), False
+            first = next(place for place, piece in enumerate(pieces) if piece)
+            pieces[first] = pieces[first].removeprefix(b" ")
+            data, self._drops_space = b"".join(pieces), False
+        self._places.add(pieces)
         return self._delta(self._parser.read(self._decoder.decode(data), last=False))
 
     def finish(self) -> OutputDelta:
@@ -40,9 +46,13 @@ class StreamParser:
 
     def _delta(self, words: Words) -> OutputDelta:
         calls = []
-        for call in words.calls:
+        for call, characters in zip(words.calls, words.call_ranges, strict=True):
             made = ToolCall(
-                id=f"call_{secrets.token_hex(12)}", name=call.name, arguments=call.arguments, index=self._calls
+                id=f"call_{secrets.token_hex(12)}",
+                name=call.name,
+                arguments=call.arguments,
+                index=self._calls,
+                token_range=self._places.take(*characters),
             )
             self._calls += 1
             calls.append(made)

@@ -117,6 +117,10 @@ class ModelRenderer:
         begin, then, fill = (id for mark in marks if (id := self._vocabulary.id_of(mark)) is not None)
         return (begin, *encode(plain(prompt)), then, *encode(plain(suffix)), fill)
 
+    def answer_tokens(self, text: str, *, is_first: bool) -> tuple[int, ...]:
+        drops_space = is_first and self._vocabulary.drops_first_space
+        return self._template.encode(self._template.plain(text), inner=not drops_space)
+
     def parser(self, *, tools: Sequence[Mapping[str, Any]] | None = None, after: Sequence[int] = ()) -> StreamParser:
         if tools is None:
             return StreamParser(self._vocabulary, self._stop_token_ids, PlainParser())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from core import events
 from core.codec import SCHEMA_VERSION, decode, encode, to_builtins
 from core.errors import InvalidRequest, NewerSchema, Undecodable
-from core.events import Completion, Release, VersionSpan
+from core.events import Completion, Release, ToolCall, VersionSpan
 from core.ids import BASE, PolicyName, PolicyRef, Version, base_ref
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -201,3 +201,16 @@ def test_a_reward_of_before_there_were_void_ones_is_read() -> None:
     _, event = msgspec.msgpack.decode(encode(known))
     del event["void"], event["environment"]
     assert decode(msgspec.msgpack.encode([4, event])) == known
+
+
+def test_what_names_no_tokens_is_read_as_it_was_before_there_were_spans(completion: Callable[..., Completion]) -> None:
+    call = ToolCall(id="call", name="read", arguments="{}", index=0)
+    turn = completion(tool_calls=(call,))
+    known = (turn, made_events.outcome(turn), made_events.reward("1"))
+    for event in known:
+        _, written = msgspec.msgpack.decode(encode(event))
+        for name in ("text_ends", "hints", "edits", "edited_by", "said_by") + ("learn",) * (event is known[1]):
+            written.pop(name, None)
+        for made in written.get("tool_calls", ()):
+            del made["token_range"]
+        assert decode(msgspec.msgpack.encode([5, written])) == event

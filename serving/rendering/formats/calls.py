@@ -25,6 +25,8 @@ class ParsedCall:
     name: str
     arguments: str
     """A JSON object."""
+    end: int | None = None
+    """Where it ends in the text that it was read from, if another call follows there."""
 
 
 def checked_call(name: object, arguments: object) -> ParsedCall:

@@ -23,10 +23,13 @@ class HarmonyParser:
         self._has_tools = bool(tools)
         self._held = ""
         self._head: str | None = None  # of the message that is read; None: between messages
+        self._head_at = 0
         self._has_begun = False  # of the message that is read, some has been told
+        self._characters = 0  # of the answer so far; those that are held are the last of them
 
     def read(self, text: str, *, last: bool) -> Words:
         self._held += text
+        self._characters += len(text)
         words = Words()
         while self._read_head(last) if self._head is None else self._read_body(words, last):
             pass
@@ -40,6 +43,7 @@ class HarmonyParser:
         end = self._held.find(_MESSAGE)
         if any(self._held.startswith(mark) for mark in _HEADS):
             if end >= 0:
+                self._head_at = self._characters - len(self._held)
                 self._head, self._held = self._held[:end], self._held[end + len(_MESSAGE) :]
                 return True
             if not last:
@@ -85,6 +89,7 @@ class HarmonyParser:
             return
         try:
             words.calls.append(_call(recipient, body, is_whole=is_whole and self._has_tools))
+            words.call_ranges.append((self._head_at, self._characters - len(self._held)))
         except NoCall:
             words.broken_calls += self._has_tools
             words.content += f"{head}{_MESSAGE}{body}"

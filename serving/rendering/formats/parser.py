@@ -3,7 +3,7 @@
 Text that may still become a mark, or a call, is held back. What never becomes a whole, valid call is content, with its
 marks; white space after a call, and around thinking, is not."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -17,6 +17,8 @@ class Words:
     content: str = ""
     reasoning: str = ""
     calls: list[ParsedCall] = field(default_factory=list)
+    call_ranges: list[tuple[int, int]] = field(default_factory=list)
+    """The characters of the answer that each call was read from, with its marks."""
     broken_calls: int = 0
     thinking_ended: bool = False
 
@@ -75,9 +77,11 @@ class BlockParser:
         self._block: CallBlock | None = None
         self._skips_space = is_thinking
         self._is_first = True  # no content yet but white space, and no call
+        self._characters = 0  # of the answer so far; those that are held are the last of them
 
     def read(self, text: str, *, last: bool) -> Words:
         self._held += text
+        self._characters += len(text)
         words = Words()
         while self._step(words, last):
             pass
@@ -149,7 +153,9 @@ class BlockParser:
                 self._release(words, len(self._held))
             return False
         try:
-            words.calls += block.read(self._held[begin:end], self._tools)
+            calls = block.read(self._held[begin:end], self._tools)
+            words.calls += calls
+            words.call_ranges += _cut(self._characters - len(self._held), begin, after, calls)
         except NoCall as error:
             words.broken_calls += error.begun
             self._release(words, after)
@@ -191,6 +197,18 @@ class BlockParser:
         words.content += text
         self._skips_space = self._skips_space and not text
         self._is_first = self._is_first and not text.strip()
+
+
+def _cut(start: int, begin: int, after: int, calls: Sequence[ParsedCall]) -> Iterator[tuple[int, int]]:
+    """Share the characters of a block among its calls: the first has its opening, and the last its closing.
+
+    `start`: of the block in the answer; `begin` and `after`: of what its calls were read from, and of what follows."""
+    place = start
+    for number, call in enumerate(calls, 1):
+        is_last = call.end is None or number == len(calls)
+        end = start + after if is_last else start + begin + (call.end or 0)
+        yield place, end
+        place = end
 
 
 def overlap(text: str, mark: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.errors import InvalidRequest
-from core.events import Grammar, ToolCall
+from core.events import Grammar, TokenRange, ToolCall
 from core.grammars.wanted import WantedAnswer
 from core.ports import OutputDelta
 
@@ -60,6 +60,9 @@ class ByteRenderer:
             return ids(prompt)
         return (PREFIX, *ids(prompt), SUFFIX, *ids(suffix), MIDDLE)
 
+    def answer_tokens(self, text: str, *, is_first: bool) -> tuple[int, ...]:
+        return ids(text)
+
     def parser(self, *, tools: Sequence[Mapping[str, Any]] | None = None, after: Sequence[int] = ()) -> "ByteParser":
         return ByteParser(bool(tools))
 
@@ -90,17 +93,25 @@ class ByteParser:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._call: list[int] | None = None
         self._calls = 0
+        self._tokens = self._call_start = 0
 
     def feed(self, token_ids: Sequence[int]) -> OutputDelta:
         content, calls = "", []
         for token_id in token_ids:
+            self._tokens += 1
             if token_id == CALL and self._tools:
-                self._call = []
+                self._call, self._call_start = [], self._tokens - 1
             elif token_id == END_CALL and self._call is not None:
                 said = json.loads(bytes(self._call))
                 arguments = json.dumps(said["arguments"])
                 calls.append(
-                    ToolCall(id=f"call_{self._calls}", name=said["name"], arguments=arguments, index=self._calls)
+                    ToolCall(
+                        id=f"call_{self._calls}",
+                        name=said["name"],
+                        arguments=arguments,
+                        index=self._calls,
+                        token_range=TokenRange(start=self._call_start, end=self._tokens),
+                    )
                 )
                 self._calls += 1
                 self._call = None

@@ -11,10 +11,12 @@ from family_files import KIN, write_files
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from api.turns.segments import segments_of
+from api.turns.segments import segments_of, text_ends
+from core.events import TokenRange
 from core.ports import OutputDelta
 from serving.rendering import ModelRenderer, load_renderer
 from serving.rendering.formats.calls import typed
+from serving.rendering.token_places import TokenPlaces
 
 TOOLS = [
     {
@@ -325,6 +327,47 @@ def test_each_token_is_of_thinking_answer_or_tool(renderers: dict[str, ModelRend
     said = b"".join(made.token_bytes(token) for token in ids[found[1].start : found[1].end]).decode()
     assert "I look." in said
     assert "read_file" not in said
+    ends = text_ends(made, ids, found, "I look.")
+    spoken = [token for token, before, after in zip(ids, (0, *ends), ends, strict=False) if after > before]
+    assert (len(ends), ends[0], ends[-1]) == (len(ids), 0, 7)
+    assert b"".join(map(made.token_bytes, spoken)).decode().strip() == "I look."
+    assert text_ends(made, ids, found, "I look. ") == text_ends(made, ids, found, "") == ()
+
+
+@pytest.mark.parametrize("case", [case for case in RECORDED if RECORDED[case][4]])
+def test_each_call_knows_its_tokens(renderers: dict[str, ModelRenderer], case: str) -> None:
+    """They say that call, whole, and nothing of another one, however the answer arrives."""
+    model, text, _, _, expected = RECORDED[case]
+    made, ids = renderers[model], encoded(renderers[model], text)
+    seen = []
+    for cuts in ((), range(10_000), range(0, 10_000, 3)):
+        calls = [call for delta in read(made, ids, cuts)[3] for call in delta.tool_calls]
+        ranges = [call.token_range for call in calls if call.token_range is not None]
+        said = [b"".join(map(made.token_bytes, ids[each.start : each.end])).decode() for each in ranges]
+        assert len(said) == len(expected)
+        for place, (words, (name, arguments)) in enumerate(zip(said, expected, strict=True)):
+            assert name in words
+            assert all(key in words and str(arguments["path"]) in words for key in arguments)
+            assert not any(other in words for other, _ in expected[:place] + expected[place + 1 :])
+        assert all(before.end <= after.start for before, after in pairwise(ranges))
+        seen.append(ranges)
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_call_has_the_tokens_that_share_a_character() -> None:
+    places = TokenPlaces()
+    for piece in (b"a\xe2\x9c", b"\x93", b"", b"b", b"c\xf0\x9f", b"\xa6", b"\x9c"):
+        places.add((piece,))
+    assert places.take(1, 2) == TokenRange(start=0, end=2)
+    assert places.take(2, 3) == TokenRange(start=3, end=4)
+    assert places.take(4, 5) == TokenRange(start=4, end=7)
+    assert places.take(4, 5) is None
+
+
+def test_a_character_that_was_cut_at_the_end_is_of_the_last_token() -> None:
+    places = TokenPlaces()
+    places.add([b"ab", "é".encode()[:1]])
+    assert places.take(0, 3) == TokenRange(start=0, end=2)
 
 
 # ------------------------------------------------------------------------------------------------ any answer
@@ -349,7 +392,8 @@ def test_any_text_is_read_alike_in_any_parts(
         reader = made.family.parser(TOOLS, thinks=made.has_thinking, is_thinking=is_thinking)
         words = [*(reader.read(part, last=False) for part in parts), reader.read("", last=True)]
         joined = tuple("".join(getattr(each, name) for each in words) for name in ("content", "reasoning"))
-        seen.append((joined, [call for each in words for call in each.calls], sum(each.broken_calls for each in words)))
+        calls = [(call, at) for each in words for call, at in zip(each.calls, each.call_ranges, strict=True)]
+        seen.append((joined, calls, sum(each.broken_calls for each in words)))
     assert seen[0] == seen[1] == seen[2]
 
 
