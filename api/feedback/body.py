@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.feedback.measures import LONGEST_SNAPSHOT, check_measured, measured
+from api.feedback.measures import LONGEST_SNAPSHOT, Said, check_measured, demonstrated, measured
 from api.feedback.targets import NamedTurn
 from api.feedback.values import check_level, check_value
 from api.turns.answer_ids import inference_in
@@ -28,8 +28,7 @@ class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     It names an inference, by its id or by that of its answer, or a session, and maybe the `user` whose feedback it is,
     as in chat; `metric_name` is an outcome of the reward spec. Instead of a `value` it may have one of `final_text`,
     `diff` (unified, of the suggested text) and `snapshot`, where the metric has a `measure`: the value is computed, and
-    the text kept as
-    `evidence`."""
+    the text kept as `evidence`. With `learn` false neither its words nor its text teach anything; the number counts."""
 
     feedback_id: Text | None = None
     inference_id: Text | None = None
@@ -47,6 +46,7 @@ class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     observed_at: Annotated[datetime, Meta(tz=True)] | None = None
     evidence: Annotated[str, Meta(max_length=LONGEST_SNAPSHOT)] | None = None
     source: Literal["client", "user", "environment", "judge"] = "client"
+    learn: bool = True
 
 
 feedback_decoder = msgspec.json.Decoder(FeedbackBody)
@@ -68,8 +68,8 @@ def check_body(context: Context, body: FeedbackBody) -> None:
         raise InvalidRequest(what, param="feedback_id", code="reserved_id")
 
 
-async def value_of(context: Context, body: FeedbackBody, named: NamedTurn) -> bool | float | str:
-    """Return the given value, or the one computed from the text that is there instead."""
+async def said_by(context: Context, body: FeedbackBody, named: NamedTurn) -> Said:
+    """Return the given value, or the one computed from the text that is there instead, and which edits that text is."""
     services = context.services
     texts = [name for name in _TEXTS if getattr(body, name) is not None]
     if isinstance(body.value, msgspec.UnsetType) != (len(texts) == 1):
@@ -77,17 +77,19 @@ async def value_of(context: Context, body: FeedbackBody, named: NamedTurn) -> bo
         raise InvalidRequest(f"{field}: give a value, or one of {', '.join(_TEXTS)}", param=field)
     if not isinstance(body.value, msgspec.UnsetType):
         check_value(services.spec, body.metric_name, body.value)
-        return body.value
+        if services.spec.roles.get(body.metric_name) == "demonstration" and named.inference_id is not None:
+            return await demonstrated(named, services.renderer, body.tool_call_id, str(body.value))
+        return Said(body.value)
     (field,), text = texts, getattr(body, texts[0])
     measure = check_measured(services.spec, body.metric_name, field, text)
     if body.inference_id is None or not is_uuid(body.inference_id):
         raise InvalidRequest(f"{field}: only for an inference", param=field)
     if body.evidence is not None:
         raise InvalidRequest(f"evidence: leave it out, since {field} is the evidence", param="evidence")
-    return await measured(named, body.tool_call_id, field, text, measure)
+    return await measured(named, services.renderer, body.tool_call_id, field, text, measure)
 
 
-def outcome_of(context: Context, identity: Identity, body: FeedbackBody, value: bool | float | str) -> Outcome:
+def outcome_of(context: Context, identity: Identity, body: FeedbackBody, said: Said) -> Outcome:
     now = context.services.clock.now()
     inference_id, session_id = subject_of(body)
     return Outcome(
@@ -98,7 +100,8 @@ def outcome_of(context: Context, identity: Identity, body: FeedbackBody, value: 
         user_id=context.keys.user_of(identity, body.user),
         key_id=identity.key_id,
         name=body.metric_name,
-        value=value,
+        value=said.value,
+        edits=said.edits,
         target_range=body.target_range,
         target_call=None if body.tool_call_id is None else ToolCallTarget(tool_call_id=body.tool_call_id),
         evidence=next((text for name in ("evidence", *_TEXTS) if (text := getattr(body, name)) is not None), None),
@@ -107,6 +110,7 @@ def outcome_of(context: Context, identity: Identity, body: FeedbackBody, value: 
         received_at=now,
         supersedes=None if body.supersedes is None else OutcomeId(body.supersedes),
         tags=body.tags or {},
+        learn=body.learn,
     )
 
 

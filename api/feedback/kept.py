@@ -41,6 +41,7 @@ async def withdraw_feedback(context: Context, identity: Identity, outcome_id: Ou
             supersedes=outcome_id,
             withdrawn=True,
             evidence=None,
+            edits=(),
             key_id=identity.key_id,
             observed_at=now,
             received_at=now,
@@ -67,7 +68,7 @@ def _unknown(outcome_id: OutcomeId) -> NotFound:
 def _described(outcome: Outcome, successor: Outcome | None) -> dict[str, object]:
     content = msgspec.to_builtins(outcome)
     status = "recorded" if successor is None else "withdrawn" if successor.withdrawn else "superseded"
-    shown = ("inference_id", "session_id", "value", "target_range", "evidence", "source", "observed_at")
+    shown = ("inference_id", "session_id", "value", "target_range", "edits", "evidence", "source", "observed_at")
     return {
         "feedback_id": outcome.outcome_id,
         "status": status,

@@ -2,10 +2,14 @@
 
 import asyncio
 
+import msgspec
+
+from api.feedback.edits import edits_to, lost_lines
 from api.feedback.targets import NamedTurn
 from api.feedback.values import spec_of
-from core.errors import InvalidRequest
-from core.events import Completion
+from core.errors import InvalidRequest, StoreUnavailable
+from core.events import Completion, TextEdit
+from core.ports import Renderer
 from core.reward_spec import Measure, RewardSpec
 from core.text.edits import LONGEST, edit_distance, patched, share_left, text_of_call
 
@@ -26,16 +30,37 @@ def check_measured(spec: RewardSpec, metric: str, field: str, text: str) -> Meas
     return measure
 
 
-async def measured(named: NamedTurn, call_id: str | None, field: str, text: str, measure: Measure) -> float:
+class Said(msgspec.Struct, frozen=True):
+    """What feedback says: its value, and the edits that it tells of."""
+
+    value: bool | float | str
+    edits: tuple[TextEdit, ...] = ()
+
+
+async def measured(
+    named: NamedTurn, renderer: Renderer, call_id: str | None, field: str, text: str, measure: Measure
+) -> Said:
     """Measure a text against what the turn suggested.
 
     Raises NotFound for an unknown turn, InvalidRequest for one that suggested no text, or for a text that cannot be
     compared with it; Unfinished, StoreUnavailable."""
     turn = await named.load_whole()
     suggested = _suggested(turn, call_id)
-    if measure == "survived" and call_id is None:
-        suggested = _in_whole_lines(turn, suggested)
-    return await asyncio.to_thread(_measure, measure, suggested, field, text)
+    if measure == "survived":
+        lines = _in_whole_lines(turn, suggested) if call_id is None else suggested
+        return await asyncio.to_thread(_survived, renderer, turn, call_id, lines, text)
+    return await asyncio.to_thread(_edited, renderer, turn, call_id, suggested, measure, field, text)
+
+
+async def demonstrated(named: NamedTurn, renderer: Renderer, call_id: str | None, text: str) -> Said:
+    """Return what a text says that somebody wanted instead; without edits where the turn is not to be had."""
+    try:
+        turn = await named.load()
+    except StoreUnavailable:
+        turn = None
+    if turn is None or turn.unstored is not None:
+        return Said(text)
+    return Said(text, await asyncio.to_thread(edits_to, renderer, turn, call_id, text))
 
 
 def _suggested(turn: Completion, call_id: str | None) -> str:
@@ -62,11 +87,15 @@ def _in_whole_lines(turn: Completion, suggested: str) -> str:
     return (before if first.strip() else "") + suggested + (after if last.strip() else "")
 
 
-def _measure(measure: Measure, suggested: str, field: str, text: str) -> float:
-    if measure == "survived":
-        share = share_left(suggested, text)
-        assert share is not None, "it has more than white space"
-        return share
+def _survived(renderer: Renderer, turn: Completion, call_id: str | None, suggested: str, file: str) -> Said:
+    share = share_left(suggested, file)
+    assert share is not None, "it has more than white space"
+    return Said(share, lost_lines(renderer, turn, call_id, suggested.split("\n"), file))
+
+
+def _edited(
+    renderer: Renderer, turn: Completion, call_id: str | None, suggested: str, measure: Measure, field: str, text: str
+) -> Said:
     final = text if field == "final_text" else _after(suggested, text)
     for which, content in (("inference_id: what was suggested", suggested), (f"{field}: what became of it", final)):
         if len(content) > LONGEST:
@@ -76,7 +105,8 @@ def _measure(measure: Measure, suggested: str, field: str, text: str) -> float:
                 code="too_long",
             )
     distance = edit_distance(suggested, final)
-    return distance if measure == "distance" else 1 - distance
+    value = distance if measure == "distance" else 1 - distance
+    return Said(value, edits_to(renderer, turn, call_id, final))
 
 
 def _after(suggested: str, diff: str) -> str:

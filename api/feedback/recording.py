@@ -8,7 +8,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.quotas.limits import admit_user
 from api.access.services import ApiServices
-from api.feedback.body import FeedbackBody, check_body, outcome_of, subject_of, value_of
+from api.feedback.body import FeedbackBody, check_body, outcome_of, said_by, subject_of
 from api.feedback.private.redacted import redact_feedback
 from api.feedback.targets import NamedTurn, Subject, check_is_own, check_superseded, check_target, find_subject
 from api.turns.answer_ids import inference_in
@@ -44,7 +44,7 @@ async def record_feedback(context: Context, identity: Identity, body: FeedbackBo
     await _admit_user(context, identity, body, named)
     await check_is_own(context.services, identity, named, session_id)
     await redact_feedback(context, identity, body, named)
-    outcome = outcome_of(context, identity, body, await value_of(context, body, named))
+    outcome = outcome_of(context, identity, body, await said_by(context, body, named))
     own_id = body.feedback_id is not None
     return await context.background.insist(_record(context, identity, outcome, named, own_id=own_id))
 

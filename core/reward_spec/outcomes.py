@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from core.events import Purpose
 from core.reward_spec.part import LARGEST, Number, Part, Seconds
-from core.reward_spec.roles import BLAME, NUMBERS, PRAISE, USUAL, Role
+from core.reward_spec.roles import BLAME, NUMBERS, PRAISE, TEXTS, USUAL, Role
 
 OutcomeType = Literal["boolean", "number", "text"]
 _OTHER_NAMES: Final = {"float": "number", "comment": "text", "demonstration": "text"}
@@ -83,7 +83,7 @@ class OutcomeSpec(Part):
         if role in (None, "none"):
             return
         if not self._may_be(role):
-            wanted = "number" if role in NUMBERS else "boolean or a number"
+            wanted = "text" if role in TEXTS else "number" if role in NUMBERS else "boolean or a number"
             raise ValueError(f"role {role}: it is a {wanted}, and this is a {self.type}")
         if role in ("shown", "void") and self.type != "boolean":
             raise ValueError(f"role {role}: it is a boolean, and this is a {self.type}")
@@ -96,7 +96,9 @@ class OutcomeSpec(Part):
             raise ValueError(f"role {role}: it says that an answer is bad, and the weights take it for good")
 
     def _may_be(self, role: str) -> bool:
-        return self.type == "number" or (self.type == "boolean" and role not in NUMBERS)
+        if self.type == "text" or role in TEXTS:
+            return self.type == "text" and role in TEXTS
+        return self.type == "number" or role not in NUMBERS
 
     def role_as(self, name: str) -> Role | None:
         """Return the role that the outcome has under that name."""

@@ -2,12 +2,27 @@
 
 from typing import Final, Literal
 
-Role = Literal["accept", "edit", "reject", "complaint", "retry", "check", "useful", "rating", "shown", "void", "none"]
+Role = Literal[
+    "accept",
+    "edit",
+    "reject",
+    "complaint",
+    "retry",
+    "check",
+    "useful",
+    "rating",
+    "shown",
+    "void",
+    "words",
+    "demonstration",
+    "none",
+]
 """`accept`: the user took it, or a share of it; `edit`: the share of it that was kept where it was changed first;
 `reject`: the user turned it down; `complaint`: the user complained, or took it back; `retry`: another one was asked
 for, or the user went back to before it; `check`: a machine tried it; `useful`: somebody found it useful; `rating`: good
 above 0, bad below; `shown`: the user saw it, whatever came of that; `void`: a fault that is not the answer's brought it
-about, and nothing is learned from it; `none`: it says nothing of that."""
+about, and nothing is learned from it; `words`: text that a better answer would heed; `demonstration`: the text that
+the user wanted instead; `none`: it says nothing of that."""
 
 PRAISE: Final = frozenset({"accept", "edit", "check", "useful", "rating"})
 """More of it is better."""
@@ -15,6 +30,8 @@ BLAME: Final = frozenset({"reject", "complaint", "retry"})
 """Less of it is better. That it was not said is no praise."""
 NUMBERS: Final = frozenset({"edit", "rating"})
 """They are numbers; others may be booleans, too."""
+TEXTS: Final = frozenset({"words", "demonstration"})
+"""They are texts, and no other outcome is."""
 
 USUAL: Final[dict[str, Role]] = {
     "accepted": "accept",
@@ -29,5 +46,7 @@ USUAL: Final[dict[str, Role]] = {
     "answer_useful": "useful",
     "plan_useful": "useful",
     "rating": "rating",
+    "comment": "words",
+    "demonstration": "demonstration",
 }
 """The roles of names that are older than roles, where a spec says none. A newer outcome states its own in the spec."""

@@ -1,6 +1,7 @@
 """The fate of a suggested text: how far it was edited, and how much of it is left."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from rapidfuzz.distance import Indel, Levenshtein
@@ -29,9 +30,14 @@ def share_left(edit: str, file: str) -> float | None:
     """Return the share of the edit's lines that are left in the file, in any place; None for an edit without lines.
 
     White space around a line, and the line numbers that tools put before it, do not count."""
-    lines = [line.strip() for line in edit.splitlines() if line.strip()]
+    left = [each for each in lines_left(edit.splitlines(), file) if each is not None]
+    return sum(left) / len(left) if left else None
+
+
+def lines_left(lines: Sequence[str], file: str) -> list[bool | None]:
+    """Return of each line whether it is left in the file, as `share_left` has it; None of a blank line."""
     there = {form for line in file.splitlines() for form in (line.strip(), _NUMBERED.sub("", line).strip())}
-    return sum(line in there for line in lines) / len(lines) if lines else None
+    return [line.strip() in there if line.strip() else None for line in lines]
 
 
 def text_of_call(arguments: str) -> str | None:

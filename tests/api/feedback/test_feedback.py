@@ -33,6 +33,7 @@ def test_feedback_reaches_the_store(service: Service) -> None:
     (outcome,) = wait_for(service.outcomes)
     assert (outcome.outcome_id, outcome.inference_id) == (answer.json()["feedback_id"], inference_id)
     assert (outcome.name, outcome.value, outcome.source, outcome.tags) == ("accepted", True, "client", {"from": "ide"})
+    assert outcome.learn
     assert outcome.observed_at.isoformat() == "2026-01-02T01:04:05+00:00"
 
 
@@ -50,6 +51,14 @@ def test_the_id_of_several_choices_names_none_of_them(service: Service) -> None:
     assert say(service, inference_id=answer["id"]).status_code == 404
     for choice in answer["choices"]:
         assert say(service, inference_id=choice["onward"]["inference_id"]).status_code == 200
+
+
+def test_who_lets_nothing_be_learned_from_words_says_so_with_them(service: Service) -> None:
+    fields = {"feedback_id": "f1", "inference_id": inference(service), "metric_name": "comment", "value": "no"}
+    assert say(service, **fields, learn=False).status_code == 200
+    (outcome,) = wait_for(service.outcomes)
+    assert (outcome.value, outcome.learn) == ("no", False)
+    assert say(service, **fields).status_code == 409, "other content"
 
 
 def test_a_retry_gets_the_same_answer_and_other_content_a_conflict(service: Service) -> None:

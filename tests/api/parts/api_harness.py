@@ -62,6 +62,7 @@ SPEC = RewardSpec.model_validate(
             "shipped": {"type": "boolean", "weight": 0.5, "level": "session"},
             "rating": {"type": "number", "weight": 1},
             "comment": {"type": "text"},
+            "demonstration": {"type": "demonstration"},
         }
     }
 )
