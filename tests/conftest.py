@@ -80,6 +80,7 @@ _DEEP = (
     "tests/e2e/past/test_replay.py",
     "tests/e2e/rollouts/",
     "tests/e2e/stages/test_learner_ranks.py",
+    "tests/e2e/taught/",
     "tests/e2e/test_bad_state.py",
     "tests/e2e/test_kill.py",
     "tests/e2e/test_model_families.py",

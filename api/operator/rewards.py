@@ -1,7 +1,7 @@
 """The routes of `/v1/rewards`: the rewards of turns, as a list and as a live stream."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import msgspec
@@ -151,13 +151,14 @@ def _story(view: View, identity: Identity, inference_id: InferenceId) -> dict[st
     outcomes = view.outcomes.of_turns([inference_id], MOST_OUTCOMES)
     of_session = view.outcomes.of_session(identity.namespace, turn.session_id, MOST_OUTCOMES)
     outcomes += [outcome for outcome in of_session if outcome.inference_id is None]
+    seen = [outcome for outcome in outcomes if identity.sees(outcome)]
     fields = to_builtins(turn)
     return {
         **{name: fields[name] for name in _TURN_FIELDS},
         "stored": turn.unstored is None,
         "completion_tokens": turn.num_output_tokens,
-        "outcomes": [plain(outcome) for outcome in outcomes if identity.sees(outcome)],
-        "rewards": [plain(reward) for reward in view.rewards.of_turns([inference_id])],
+        "outcomes": [plain(outcome) for outcome in seen],
+        "rewards": [plain(as_seen(reward, identity, seen)) for reward in view.rewards.of_turns([inference_id])],
     }
 
 
@@ -190,6 +191,21 @@ async def _events(services: ApiServices, feed: RewardFeed, namespace: Namespace,
 
 def described(sequence: int, reward: Reward) -> dict[str, Any]:
     return {"sequence": sequence, **plain(reward)}
+
+
+def as_seen(reward: Reward, identity: Identity, outcomes: Iterable[Outcome]) -> Reward:
+    """Return the reward without the words and texts of others; `outcomes`: those that the caller may see."""
+    if "read" in identity.scopes:
+        return reward
+    told = {outcome.outcome_id for outcome in outcomes}
+    is_own = identity.user is not None and reward.edited_by == identity.user
+    return msgspec.structs.replace(
+        reward,
+        hints=tuple(hint for hint in reward.hints if hint.outcome_id in told),
+        edits=reward.edits if is_own else (),
+        edited_by=reward.edited_by if is_own else None,
+        said_by=tuple(user for user in reward.said_by if user == identity.user),
+    )
 
 
 def plain(event: Reward | Outcome) -> dict[str, Any]:

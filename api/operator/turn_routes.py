@@ -9,12 +9,12 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
 from api.access.trail import Note, note_of
-from api.operator.rewards import MOST_OUTCOMES, plain
+from api.operator.rewards import MOST_OUTCOMES, as_seen, plain
 from api.turns.lookup import look_up
 from api.turns.session_ids import is_id
 from core.codec import to_builtins
 from core.errors import NotFound
-from core.events import Completion
+from core.events import Completion, Reward
 from core.ids import InferenceId
 from core.ports import Renderer
 from core.records.call_times import with_call_times
@@ -68,6 +68,7 @@ def _story(
     of_turn = view.outcomes.of_turns([inference_id], MOST_OUTCOMES)
     outcomes += [outcome for outcome in of_turn if outcome.session_id is None]
     about = [outcome for outcome in outcomes if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]
+    rewards = [as_seen(reward, identity, about) for reward in view.rewards.of_turns([inference_id])]
     fields = to_builtins(_with_times(view, identity, turn))
     return {
         **{name: fields[name] for name in _FIELDS},
@@ -76,7 +77,7 @@ def _story(
         "completion_tokens": turn.num_output_tokens,
         "tokens": list(_tokens(turn, renderer)),
         "outcomes": [plain(outcome) for outcome in sorted(about, key=lambda outcome: outcome.received_at)],
-        "rewards": [plain(reward) for reward in view.rewards.of_turns([inference_id])],
+        "rewards": [_with_texts(reward, turn, renderer) for reward in rewards],
     }
 
 
@@ -99,3 +100,12 @@ def _tokens(turn: Completion, renderer: Renderer) -> Iterator[dict[str, Any]]:
             "logprob": turn.logprobs[place] if place < len(turn.logprobs) else None,
             "version": versions[place] if place < len(versions) else None,
         }
+
+
+def _with_texts(reward: Reward, turn: Completion, renderer: Renderer) -> dict[str, Any]:
+    """Return a reward with the texts that a user put in; null where the turn was made by another tokenizer."""
+    fields, known = plain(reward), turn.tokenizer_digest == renderer.tokenizer_digest
+    for edit, shown in zip(reward.edits, fields["edits"], strict=True):
+        said = b"".join(map(renderer.token_bytes, edit.token_ids)).decode("utf-8", "replace") if known else None
+        shown["text"] = said
+    return fields

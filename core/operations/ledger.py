@@ -42,12 +42,23 @@ class Effort(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+class CallPlace(msgspec.Struct, frozen=True, array_like=True):
+    """A tool call of a turn, and the output tokens [start, end) that it was read from; `refused`: by its tool."""
+
+    id: str
+    start: int
+    end: int
+    refused: bool = False
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Facts about a turn.
 
     `before`: the effort of the path that leads to the turn. `context_tokens`: prompt and answer. `asked`: a digest of
     what the turn adds to its conversation. `whole`: neither cut off nor failed. `reports_shown`: its client says
-    when it is shown."""
+    when it is shown. `tokens`: of the output; 0 where spans of them are not credited. `calls`: those whose place is
+    known. `answers`: output tokens [start, end) of the answer's text, where there are others, too. `claims`: those that
+    make a claim without evidence."""
 
     parent_id: InferenceId | None = None
     group_id: GroupId | None = None
@@ -62,6 +73,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repeated_answer: bool = False
     unbacked_claim: bool = False
     reports_shown: bool = False
+    tokens: int = 0
+    calls: tuple[CallPlace, ...] = ()
+    answers: tuple[tuple[int, int], ...] = ()
+    claims: tuple[tuple[int, int], ...] = ()
     environment: Environment = "production"
 
 
@@ -70,7 +85,7 @@ class Turn(msgspec.Struct, kw_only=True):
 
     `due_at` is None when no wait runs; `closed` says that the waits ran out for good; `revision` is -1, `value` and
     `decided_at` None before the first reward; outcomes whose log offset is at least `seen_offset` came after the last
-    reward."""
+    reward; `on_spans` is a digest of what that says of some of the turn's tokens, None when it is nothing."""
 
     inference_id: InferenceId
     session_id: SessionId
@@ -88,6 +103,7 @@ class Turn(msgspec.Struct, kw_only=True):
     value: float | None = None
     decided_at: datetime | None = None
     seen_offset: int = 0
+    on_spans: str | None = None
 
     @property
     def silent(self) -> bool:

@@ -8,7 +8,7 @@ from core.errors import ConfigError
 from core.reward_spec.part import Part
 from core.text.patterns import pattern as compiled
 
-DerivedRule = Literal["follow_up", "regenerated", "abandoned", "reverted", "tool_results", "survival"]
+DerivedRule = Literal["follow_up", "regenerated", "abandoned", "reverted", "tool_results", "failed_calls", "survival"]
 
 
 _LONGEST_NAME: Final = 64

@@ -35,6 +35,10 @@ class Pattern:
         """Return the first part that matches."""
         return _found(self._compiled.search(_clean(text)))
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return where each part that matches stands, in characters [start, end)."""
+        return [found.span() for found in self._compiled.finditer(_clean(text))]
+
     def is_in(self, text: str) -> bool:
         return self._compiled.search(_clean(text)) is not None
 

@@ -72,16 +72,15 @@ class BatchAdmission:
     def _all_alike(self, by_head: bool, scales: Sequence[float]) -> Tensor:
         """Return [M]: whether a turn is of a source whose rewards are all the same, so that none says which are better.
 
+        A turn with credits is not: they say which of its tokens are.
         A value head says what each answer let expect, once a spread of rewards gives that a scale."""
         alike_M = torch.zeros(len(self.batch), dtype=torch.bool)
         for places in sources_of(self.batch):
-            if by_head and scales[places[0]] > MIN_SCALE:
+            if by_head and min(scales[place] for place in places) > MIN_SCALE:
                 continue
-            told = rewarded(self.batch, places)
-            rewards = self._rewards_M[told]
-            credited = any(self.batch[place].reward.credits for place in told)
-            alike_M[places] = not credited and bool((rewards == rewards[:1]).all())
-        return alike_M
+            rewards = self._rewards_M[rewarded(self.batch, places)]
+            alike_M[places] = bool((rewards == rewards[:1]).all())
+        return alike_M & ~torch.tensor([bool(scored.reward.credits) for scored in self.batch])
 
     def spare(self) -> "BatchAdmission":
         """Return a copy for a computation that does not count."""

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+import msgspec
+
 from core.events import Completion, Reward
 from core.ids import InferenceId, PolicyRef
 from core.settings import AdmissionSettings, BatchSettings
@@ -29,13 +31,18 @@ class Backlog:
     come: int = 0
 
     def add(self, reward: Reward) -> bool:
-        """Add a reward, in place of an earlier revision; return False when this revision or a later one is known."""
+        """Add a reward, in place of an earlier revision.
+
+        Return False when this revision or a later one is known, or it trains nothing: it has the credits of the one
+        that was applied, and says something else in words. These are not kept: they would stand in manifests."""
         waiting, applied = self.pending.get(reward.inference_id), self.applied.get(reward.inference_id)
         known = max(waiting.revision if waiting else -1, applied.revision if applied else -1)
         if reward.revision <= known:
             return False
         self.pending.pop(reward.inference_id, None)
-        self.pending[reward.inference_id] = reward
+        if applied is not None and (applied.reward, applied.credits) == (reward.value, reward.credits):
+            return False
+        self.pending[reward.inference_id] = msgspec.structs.replace(reward, hints=(), edits=(), edited_by=None)
         self.mixture.note([reward])
         self.come += waiting is None
         return True

@@ -46,6 +46,15 @@ class ScoredTurn:
         return self.reward.value + self.follow
 
     @property
+    def mean_worth(self) -> float:
+        """The mean of what its tokens are rewarded with: what one baseline for all of them is held against."""
+        credits = self.reward.credits
+        if not credits or not self.turn.token_ids:
+            return self.worth
+        moved = sum((credit.end - credit.start) * (credit.value - self.reward.value) for credit in credits)
+        return self.worth + moved / len(self.turn.token_ids)
+
+    @property
     def age_s(self) -> float:
         """The time from the turn to the outcome that decided its reward."""
         return ((self.reward.last_outcome_at or self.reward.decided_at) - self.turn.received_at).total_seconds()

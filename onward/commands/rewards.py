@@ -30,7 +30,9 @@ def tail(directory: Path, key: str | None, workload: str | None, after: int | No
 
 
 def explain(directory: Path, inference_id: str, key: str | None) -> None:
-    """Print the outcomes reported for a turn, and what they were worth, in order of time."""
+    """Print the outcomes reported for a turn, and what they were worth, in order of time.
+
+    What a reward says of some of the turn's tokens follows it, a line for each span."""
     turn = call(directory, "GET", f"/v1/rewards/{quote(inference_id, safe='')}", key)
     console = Console(soft_wrap=True)
     spans = ", ".join(str(span["version"]) for span in turn["policy_versions"]) or "none"
@@ -42,7 +44,7 @@ def explain(directory: Path, inference_id: str, key: str | None) -> None:
     )
     lines = [(turn["received_at"], "asked")]
     lines += [(outcome["received_at"], _said(outcome)) for outcome in turn["outcomes"]]
-    lines += [(reward["decided_at"], _decided(reward)) for reward in turn["rewards"]]
+    lines += [(reward["decided_at"], "\n".join([_decided(reward), *_spans(reward)])) for reward in turn["rewards"]]
     for at, line in sorted(lines, key=lambda entry: entry[0]):
         console.print(f"{at}  {line}", markup=False, highlight=False)
     if not turn["rewards"]:
@@ -89,8 +91,29 @@ def _decided(reward: dict[str, Any]) -> str:
     return f"reward {reward['value']:+.3f}  revision {reward['revision']}{last}: {parts}  ({reward['why']})"
 
 
+def _spans(reward: dict[str, Any]) -> Iterator[str]:
+    """Yield what a reward says of some of the turn's tokens."""
+    for credit in reward["credits"]:
+        yield f"    {_tokens(credit)} are credited {credit['value']:+.3f}"
+    for edit in reward["edits"]:
+        yield f"    {_tokens(edit)} were replaced by {len(edit['token_ids'])} of the user's"
+    for hint in reward["hints"]:
+        yield f"    {_tokens(hint)}: {json.dumps(hint['text'], ensure_ascii=False)}"
+
+
+def _tokens(span: dict[str, Any]) -> str:
+    return f"tokens [{span['start']}, {span['end']})"
+
+
 def _said(outcome: dict[str, Any]) -> str:
     whose = "" if outcome["inference_id"] else " of the session"
     amends = f", instead of {outcome['supersedes']}" if outcome["supersedes"] else ""
     value = "withdrawn" if outcome["withdrawn"] else json.dumps(outcome["value"])
-    return f"{outcome['name']}{whose}: {value}, by {outcome['source']}{amends}"
+    return f"{outcome['name']}{whose}: {value}, by {outcome['source']}{_target(outcome)}{amends}"
+
+
+def _target(outcome: dict[str, Any]) -> str:
+    """Say which part of the answer an outcome is about, where it is about a part."""
+    if outcome["target_range"]:
+        return f", of {_tokens(outcome['target_range'])}"
+    return f", of call {outcome['target_call']['tool_call_id']}" if outcome["target_call"] else ""

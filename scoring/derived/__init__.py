@@ -14,7 +14,7 @@ from scoring.derived.conclusion import Conclusion, outcome_of
 from scoring.derived.conversation import Conversation
 from scoring.rewards.state import Session
 
-VERSION: Final = "3"
+VERSION: Final = "4"
 """Version of all rules, which is the outcomes' `source_version`: it changes when what a rule concludes changes."""
 
 _RULES: Final[dict[str, Callable[[Conversation, DerivedSpec], Iterable[Conclusion]]]] = {
@@ -23,6 +23,7 @@ _RULES: Final[dict[str, Callable[[Conversation, DerivedSpec], Iterable[Conclusio
     "abandoned": branches.abandoned,
     "reverted": follow_ups.taken_back,
     "tool_results": results.passed,
+    "failed_calls": results.failed_calls,
     "survival": survival.survived,
 }
 

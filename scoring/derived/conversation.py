@@ -21,6 +21,7 @@ class Call(msgspec.Struct, frozen=True):
 
     `turn`: the turn that made it, if known; `said_at`, `answered_at`: places among the messages."""
 
+    id: str | None
     name: str
     arguments: str
     turn: Turn | None
@@ -101,6 +102,7 @@ class Conversation:
         }
         return [
             Call(
+                id=call.get("id"),
                 name=call["function"]["name"],
                 arguments=call["function"]["arguments"],
                 turn=speakers.get(place),

@@ -19,7 +19,7 @@ def displeased(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclu
     if parent is None or not request:
         return
     if found := pattern(spec.displeased).search(request):
-        yield Conclusion("follow_up", parent.inference_id, True, f"says: {found.strip()}")
+        yield Conclusion("follow_up", parent.inference_id, True, f"says: {found.strip()}", words=request)
     elif len(request) >= _SHORTEST:
         alike = likeness(normal(request), normal(conversation.earlier_request[:_LONGEST]), spec.repeats)
         if alike:
@@ -33,4 +33,4 @@ def taken_back(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclu
         return
     edit = next((call for call in reversed(conversation.calls) if pattern(spec.edits).is_in(call.line)), None)
     if edit is not None and edit.turn is not None:
-        yield Conclusion("reverted", edit.turn.inference_id, True, f"says: {found.strip()}")
+        yield Conclusion("reverted", edit.turn.inference_id, True, f"says: {found.strip()}", call=edit.id)

@@ -32,7 +32,7 @@ def survived(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusi
             if share is not None:
                 age_s = (conversation.turn.received_at - call.turn.opened_at).total_seconds()
                 name = next(name for least_s, name in _NAMES if age_s >= least_s or not least_s)
-                yield Conclusion(name, call.turn.inference_id, share, f"{path}, seen again", place)
+                yield Conclusion(name, call.turn.inference_id, share, f"{path}, seen again", place, call.id)
 
 
 def _views(conversation: Conversation, spec: DerivedSpec) -> dict[str, list[Call]]:

@@ -316,7 +316,7 @@ class LedgerTransaction:
             session.note_wait(turn)
             self._remember_due(turn, session)
         if turn.revision >= 0:
-            if decision.value != turn.value:
+            if (decision.value, decision.on_spans) != (turn.value, turn.on_spans):
                 self._reward(turn, session, decision, now)
         elif decision.decided:
             self._reward(turn, session, decision, now)
@@ -326,9 +326,9 @@ class LedgerTransaction:
         """Make the next revision of the reward, dated no earlier than the one before, whatever the clocks say."""
         news = news_about(turn, session, self._spec)
         arrivals = [heard.outcome.received_at for heard in news]
-        why = decision.why if turn.value is None else f"{decision.why}; corrects {turn.value:+.2f}"
+        why = decision.why + _corrected(turn, decision)
         turn.revision += 1
-        turn.value = decision.value
+        turn.value, turn.on_spans = decision.value, decision.on_spans
         turn.decided_at = now if turn.decided_at is None else max(turn.decided_at, now)
         turn.seen_offset = max((heard.offset + 1 for heard in news), default=turn.seen_offset)
         self._changed_turns[turn.inference_id] = turn
@@ -342,6 +342,11 @@ class LedgerTransaction:
                 revision=turn.revision,
                 value=decision.value or 0.0,
                 components=decision.components,
+                credits=decision.credits,
+                hints=decision.hints,
+                edits=decision.edits,
+                edited_by=decision.edited_by,
+                said_by=decision.said_by,
                 outcome_ids=decision.outcome_ids,
                 first_outcome_at=min(arrivals, default=None),
                 last_outcome_at=max(arrivals, default=None),
@@ -352,6 +357,12 @@ class LedgerTransaction:
                 void=decision.value is None,
             )
         )
+
+
+def _corrected(turn: Turn, decision: Decision) -> str:
+    if turn.value is None:
+        return ""
+    return f"; corrects {turn.value:+.2f}" if decision.value != turn.value else "; corrects what it says of some tokens"
 
 
 def _key(event: _Scored) -> SessionKey:

@@ -5,15 +5,16 @@ ledger."""
 
 import hashlib
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from core.events import Completion, ToolCall
-from core.operations.ledger import Effort, Facts
+from core.operations.ledger import CallPlace, Effort, Facts
 from core.records.call_times import call_times, critical_path_seconds
 from core.reward_spec import ClaimSpec, Rules, call_line
 from core.text.json_objects import object_of
@@ -23,12 +24,15 @@ from scoring.rewards.runs import is_failure, run_of, verdict_of
 
 _REPORTS = "reports"  # the tag by which a client says which outcome it always reports
 _ANSWERS = 100  # that an answer is compared with
+MOST_CLAIMS: Final = 128  # places in an answer: each cuts it twice, and into more than 256 parts no turn is cut
 
 
 def facts_of(turn: Completion, parent: Facts | None, rules: Rules) -> Facts:
     """Return the facts of a turn. `parent`: those of the turn that it continues, if known."""
     if turn.unstored is not None:
         return _unstored_facts(turn, parent)
+    refused = refused_calls(turn)
+    unbacked = [claim for claim in rules.claims if _claims(turn.text, claim) and not _is_backed(turn, claim, rules)]
     return Facts(
         parent_id=turn.parent_id,
         group_id=turn.group_id,
@@ -38,13 +42,26 @@ def facts_of(turn: Completion, parent: Facts | None, rules: Rules) -> Facts:
         effort=_effort(turn, parent),
         before=Effort() if parent is None else parent.before + parent.effort,
         context_tokens=len(turn.prompt_token_ids) + len(turn.token_ids),
-        malformed_call=has_malformed_call(turn),
+        malformed_call=turn.broken_calls > 0 or any(refused),
         cut_off=turn.finish_reason == "length",
         empty_answer=not turn.text.strip() and not turn.tool_calls,
         repeated_answer=_repeats(turn),
-        unbacked_claim=any(_claims(turn.text, claim) and not _is_backed(turn, claim, rules) for claim in rules.claims),
+        unbacked_claim=bool(unbacked),
         reports_shown=_reports_shown(turn),
+        tokens=len(turn.token_ids),
+        calls=tuple(
+            CallPlace(call.id, call.token_range.start, call.token_range.end, is_refused)
+            for call, is_refused in zip(turn.tool_calls, refused, strict=True)
+            if call.token_range is not None
+        ),
+        answers=_answers(turn),
+        claims=_places(turn, unbacked),
     )
+
+
+def _answers(turn: Completion) -> tuple[tuple[int, int], ...]:
+    found = tuple((each.start, each.end) for each in turn.segments if each.kind == "answer")
+    return () if found == ((0, len(turn.token_ids)),) else found
 
 
 def _unstored_facts(turn: Completion, parent: Facts | None) -> Facts:
@@ -135,6 +152,21 @@ def _claims(text: str, claim: ClaimSpec) -> bool:
     return pattern(claim.says).is_in(text)
 
 
+def _places(turn: Completion, claims: Sequence[ClaimSpec]) -> tuple[tuple[int, int], ...]:
+    """Return the output tokens that say the claims, where the turn says which tokens its text stands in.
+
+    Of more than MOST_CLAIMS none: the blame is then the whole turn's, and what is stored has a bound."""
+    if not turn.text_ends or len(turn.text_ends) != len(turn.token_ids):
+        return ()
+    found = {
+        (bisect_right(turn.text_ends, start), bisect_left(turn.text_ends, end) + 1)
+        for claim in claims
+        for start, end in pattern(claim.says).spans(turn.text)
+        if start < end <= turn.text_ends[-1]
+    }
+    return tuple(sorted(found)) if len(found) <= MOST_CLAIMS else ()
+
+
 def _is_backed(turn: Completion, claim: ClaimSpec, rules: Rules) -> bool:
     """Return whether the calls before the answer back the claim; the last one that says anything decides.
 
@@ -168,10 +200,13 @@ _LARGEST_KEPT = 1 << 16  # characters: larger ones are read anew, so that what i
 
 
 def has_malformed_call(turn: Completion) -> bool:
-    if turn.broken_calls > 0:
-        return True
+    return turn.broken_calls > 0 or any(refused_calls(turn))
+
+
+def refused_calls(turn: Completion) -> list[bool]:
+    """Return of each call whether its tool refuses it."""
     schemas = _Schemas(turn)
-    return any(schemas.refuse(call) for call in turn.tool_calls)
+    return [schemas.refuse(call) for call in turn.tool_calls]
 
 
 class _Schemas:

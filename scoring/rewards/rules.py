@@ -2,27 +2,27 @@
 
 The value depends on the set of outcomes that stand and on which waits are over, not on the order they came in."""
 
+import hashlib
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
 
 import msgspec
 
-from core.events import Outcome
-from core.ids import OutcomeId
+from core.events import Credit, Hint, Outcome, TextEdit
+from core.ids import OutcomeId, UserHash
 from core.operations.ledger import Heard, Turn
-from core.reward_spec import Aggregation, OutcomeSpec, RewardSpec, Rules
+from core.reward_spec import OutcomeSpec, RewardSpec, Rules
 from scoring.rewards.amendments import Standing
 from scoring.rewards.conduct import effort_of, penalties_of
 from scoring.rewards.contradictions import contradicting, outweighed
 from scoring.rewards.defence import is_on, left_out, standing_of
+from scoring.rewards.spans import author_of, credits_of, demonstrated, hints_of
 from scoring.rewards.state import Session
-from scoring.rewards.usable import fault_of
-
-Amount = tuple[float, float]  # what `weight` and what `false_weight` are multiplied by
+from scoring.rewards.worth import contribution, heard_of, trimmed_at_an_end, without_repetition
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +41,17 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     outcome_ids: tuple[OutcomeId, ...]
     contradicting: tuple[str, ...]  # names of outcomes
     why: str
+    credits: tuple[Credit, ...] = ()
+    hints: tuple[Hint, ...] = ()
+    edits: tuple[TextEdit, ...] = ()
+    edited_by: UserHash | None = None
+    said_by: tuple[UserHash, ...] = ()
+
+    @property
+    def on_spans(self) -> str | None:
+        """A digest of what it says of some of the turn's tokens; None when it says nothing of them."""
+        said = (self.credits, self.hints, self.edits)
+        return hashlib.blake2b(msgspec.msgpack.encode(said), digest_size=8).hexdigest() if any(said) else None
 
     @property
     def final(self) -> bool:
@@ -53,8 +64,10 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
     if voiding := _voiding(turn, session, rules):
         return _void(voiding)
     less = outweighed(about, rules.roles)
-    heard = _by_name(turn, [entry for entry in about if entry.outcome.outcome_id not in less], rules)
-    components = {name: _contribution(turn, name, entries, rules) for name, entries in heard.items()}
+    counted = [entry for entry in about if entry.outcome.outcome_id not in less]
+    said = heard_of(turn, counted, rules)
+    heard = without_repetition(turn, said, rules)
+    components = {name: contribution(turn, name, entries, rules) for name, entries in heard.items()}
     cut_short = turn.silent or any(rules.outcomes[name].decides for name in heard)
     seen_at = seen_at_of(turn, about, rules)
     due_at = None if cut_short or turn.closed else _due_at(turn, session, heard, rules, seen_at)
@@ -62,7 +75,8 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
     defaults = _defaults(turn, heard, rules, seen_at) if over and (turn.silent or not cut_short) else {}
     faults = penalties_of(turn, rules)
     known = bool(components or defaults or faults)
-    conduct = {**faults, **effort_of(turn, rules)} if known else {}
+    effort = effort_of(turn, rules) if known else {}
+    conduct = {**faults, **effort}
     sum_of_all = math.fsum([*components.values(), *defaults.values(), *conduct.values()])
     value = min(max(sum_of_all, rules.clip[0]), rules.clip[1])
     components |= conduct
@@ -75,6 +89,11 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
         components={**components, **defaults},
         outcome_ids=tuple(entry.outcome.outcome_id for entries in heard.values() for entry in entries),
         contradicting=contrary,
+        credits=credits_of(turn, said, {**defaults, **effort}, faults, rules, value),
+        hints=hints_of(turn, counted, rules),
+        edits=demonstrated(turn, counted, rules),
+        edited_by=author_of(turn, counted, rules),
+        said_by=_users(entry.outcome for entry in about),
         why=_why(components, defaults, value if value != sum_of_all else None, contrary)
         + _left_out(turn, session, heard, rules, len(less)),
     )
@@ -101,7 +120,12 @@ def _void(voiding: Sequence[Outcome]) -> Decision:
         outcome_ids=tuple(outcome.outcome_id for outcome in voiding),
         contradicting=(),
         why=f"void: {names}",
+        said_by=_users(voiding),
     )
+
+
+def _users(outcomes: Iterable[Outcome]) -> tuple[UserHash, ...]:
+    return tuple(sorted({outcome.user_id for outcome in outcomes if outcome.user_id is not None}))
 
 
 def outcomes_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Standing]:
@@ -154,51 +178,6 @@ def _hears_session(turn: Turn, at: datetime, spec: RewardSpec) -> bool:
     return turn.opened_at <= at and turn.purpose in purposes and not turn.silent
 
 
-def _by_name(turn: Turn, about: Iterable[Standing], rules: Rules) -> dict[str, list[Standing]]:
-    """Return the outcomes that can move the reward, by name in alphabetical order."""
-    found: dict[str, list[Standing]] = {}
-    for entry in about:
-        name = entry.outcome.name
-        spec = rules.outcomes.get(name)
-        if spec is None or spec.type == "text" or fault_of(entry.outcome, spec):
-            continue
-        if spec.moves or spec.decides or is_thresholded(turn, name, rules):
-            found.setdefault(name, []).append(entry)
-    found = {name: _said(entries) for name, entries in found.items()}
-    return _without_repetition(turn, dict(sorted(found.items())), rules)
-
-
-def _said(entries: list[Standing]) -> list[Standing]:
-    """Return the outcomes that somebody stated; those that were derived when there are none."""
-    return [entry for entry in entries if entry.outcome.source != "derived"] or entries
-
-
-def is_thresholded(turn: Turn, name: str, rules: Rules) -> bool:
-    """Return whether the show threshold decides what this outcome is worth, rather than its weights."""
-    is_about_acceptance = rules.roles.get(name) in ("accept", "reject")
-    return turn.purpose == "suggestion" and rules.suggestion.show_threshold is not None and is_about_acceptance
-
-
-def _without_repetition(turn: Turn, heard: dict[str, list[Standing]], rules: Rules) -> dict[str, list[Standing]]:
-    """Keep the most exact of several outcomes on one suggestion's acceptance, by threshold.
-
-    Elsewhere a share that was accepted says more than the fact that it was accepted."""
-    shares, wholes, refusals = _about_acceptance(heard, rules)
-    said = [name for name in (*shares, *wholes, *refusals) if is_thresholded(turn, name, rules)]
-    repeated = said[1:]
-    if not said and any(rules.outcomes[name].moves for name in shares):
-        repeated = wholes
-    return {name: entries for name, entries in heard.items() if name not in repeated}
-
-
-def _about_acceptance(heard: Iterable[str], rules: Rules) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of the accepted shares, of the other acceptances, and of the rejections."""
-    accepted = [name for name in heard if rules.roles.get(name) == "accept"]
-    shares = [name for name in accepted if rules.outcomes[name].type == "number"]
-    wholes = [name for name in accepted if name not in shares]
-    return shares, wholes, [name for name in heard if rules.roles.get(name) == "reject"]
-
-
 def seen_at_of(turn: Turn, about: Iterable[Standing], rules: Rules) -> datetime | None:
     """Return when the user saw what the turn suggests; None while nobody is known to have seen it.
 
@@ -249,63 +228,6 @@ def _by_default(spec: OutcomeSpec) -> float | None:
     return spec.default_reward if spec.default is None else spec.worth(*spec.amounts(spec.default))
 
 
-def _contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rules) -> float:
-    spec = rules.outcomes[name]
-    thresholded = is_thresholded(turn, name, rules)
-    amounts = [_credited(entry, spec, thresholded) for entry in sorted(entries, key=_observed)]
-    amount = _AGGREGATE[spec.aggregation](_trimmed(amounts, spec.trim) if spec.trim else amounts)
-    if not thresholded:
-        return spec.worth(*amount)
-    threshold = rules.suggestion.show_threshold
-    assert threshold is not None
-    if rules.roles[name] == "reject":
-        return -threshold if amount[0] else 0.0  # not to be turned down is not yet to be taken
-    return min(max(amount[0], 0.0), 1.0) - threshold
-
-
-def _observed(entry: Standing) -> tuple[datetime, datetime, OutcomeId]:
-    """Return the place of an outcome in time: a check that began earlier may be reported later."""
-    return entry.observed_at, entry.since, entry.outcome.outcome_id
-
-
-def _credited(entry: Standing, spec: OutcomeSpec, thresholded: bool) -> Amount:
-    value = entry.outcome.value
-    assert isinstance(value, bool | int | float)
-    true, false = (float(value), 0.0) if thresholded else spec.amounts(value)
-    return entry.share * true, entry.share * false
-
-
-def _trimmed(amounts: Sequence[Amount], share: float) -> Sequence[Amount]:
-    """Remove that share at either end; one or two amounts are never trimmed."""
-    ordered = sorted(amounts, key=lambda amount: amount[0] - amount[1])
-    out = _trimmed_at_an_end(len(ordered), share)
-    return ordered[out : len(ordered) - out]
-
-
-def _trimmed_at_an_end(number: int, share: float) -> int:
-    return int(share * number)
-
-
-def _sum(amounts: Sequence[Amount]) -> Amount:
-    return math.fsum(true for true, _ in amounts), math.fsum(false for _, false in amounts)
-
-
-def _mean(amounts: Sequence[Amount]) -> Amount:
-    true, false = _sum(amounts)
-    return true / len(amounts), false / len(amounts)
-
-
-# Amounts come in the order in which their outcomes were observed.
-_AGGREGATE: dict[Aggregation, Callable[[Sequence[Amount]], Amount]] = {
-    "earliest": lambda amounts: amounts[0],
-    "last": lambda amounts: amounts[-1],
-    "mean": _mean,
-    "sum": _sum,
-    "min": min,
-    "max": max,
-}
-
-
 def _why(
     components: Mapping[str, float], defaults: Mapping[str, float], clipped_to: float | None, contrary: Sequence[str]
 ) -> str:
@@ -326,6 +248,6 @@ def _left_out(
         counts = Counter(reason for subject in (turn.inference_id, None) for reason in out.of(subject).values())
         parts += [f"{counts[reason]} {reason}" for reason in sorted(counts)]
     for name, entries in heard.items():
-        trimmed = 2 * _trimmed_at_an_end(len(entries), rules.outcomes[name].trim)
+        trimmed = 2 * trimmed_at_an_end(len(entries), rules.outcomes[name].trim)
         parts += [f"{trimmed} of {len(entries)} {name} trimmed"] if trimmed else []
     return f"; left out: {', '.join(parts)}" if parts else ""

@@ -2,6 +2,7 @@
 
 import { at, button, duration, make, named, percent, plain, signed, state, time, tone } from "../dom.js";
 import { get } from "../wire.js";
+import { spans } from "../spans.js";
 
 const SHADES = 8, SHOWN_TOKENS = 1500;
 const story = at("story");
@@ -58,6 +59,7 @@ function parts(turn) {
     make("h3", "", "Answer, as it was sampled"),
     tokens(turn),
     ...turn.tool_calls.map(call => make("pre", "message call", `${call.name} ${call.arguments}`)),
+    ...latest ? spans(turn, latest) : [],
     make("h3", "", "What became of it"),
     timeline(turn),
     latest ? make("h3", "", "Reward, part by part") : null,

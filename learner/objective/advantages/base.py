@@ -81,10 +81,12 @@ class TurnBaseline:
         pass
 
 
-def whitened(rewards_M: Tensor, raw_M: Tensor) -> tuple[Tensor, float]:
+def whitened(rewards_M: Tensor, raw_M: Tensor, moved_M: Tensor) -> tuple[Tensor, float]:
     """Return (baselines_M, scale) for advantages of mean 0 and standard deviation 1 over the batch.
 
-    The baselines are `raw_M` shifted (REINFORCE++, arXiv:2501.03262)."""
+    The baselines are `raw_M` shifted (REINFORCE++, arXiv:2501.03262). `moved_M`: by how much the mean of a turn's
+    tokens differs from the turn's reward."""
     differences_M = rewards_M.cpu() - raw_M
     scale = max(float(differences_M.std()), MIN_SCALE) if len(differences_M) > 1 else MIN_SCALE
-    return (raw_M + differences_M.mean()).to(rewards_M.device), scale
+    shift = (differences_M + moved_M.cpu()).mean()
+    return (raw_M + shift).to(rewards_M.device), scale

@@ -57,7 +57,7 @@ class BetaBaseline(TurnBaseline):
             self._evidence[key] = (kept[key] * successes + reward, kept[key] * failures + 1 - reward)
 
     def _mapped(self, scored: ScoredTurn) -> float:
-        return min(max((scored.worth - self._low) / self._width, 0.0), 1.0)
+        return min(max((scored.mean_worth - self._low) / self._width, 0.0), 1.0)
 
     def _expected(self, key: str) -> float:
         successes, failures = self._of(key)

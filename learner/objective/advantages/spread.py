@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from learner.objective.advantages.base import MIN_SCALE
-from learner.objective.advantages.sources import rewarded, sources_of
+from learner.objective.advantages.sources import own_scale, rewarded, sources_of
 from learner.sequences.scored import ScoredTurn
 
 _KEPT = 0.95  # from one update to the next: of the last twenty or so
@@ -36,7 +36,7 @@ class Spread:
         self._now: dict[str, _Moments] = {}
 
     def look(self, batch: Sequence[ScoredTurn], rewards_M: Tensor, influence_M: Tensor | None) -> list[float]:
-        """Return each turn's scale, which is its source's, at least MIN_SCALE."""
+        """Return each turn's scale: its source's, at least MIN_SCALE, or its own where that says nothing."""
         values = rewards_M.double().cpu()
         weights = torch.ones_like(values) if influence_M is None else influence_M.double().cpu()
         self._now = dict(self._before)
@@ -48,7 +48,7 @@ class Spread:
             lately = self._now[source] = _joined(self._before.get(source, _Moments()), newest)
             scale = max(_deviation(newest), _LEAST_SHARE * _deviation(lately), MIN_SCALE)
             for place in places:
-                scales[place] = scale
+                scales[place] = own_scale(batch[place], scale)
         return scales
 
     def end(self) -> None:

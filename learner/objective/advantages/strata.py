@@ -39,6 +39,6 @@ class StratumAverages:
 
     def learn(self, batch: Sequence[ScoredTurn]) -> None:
         for scored in (each for each in batch if not each.reward.void):
-            key, reward = self._strata.of(scored), scored.worth
+            key, reward = self._strata.of(scored), scored.mean_worth
             before = self.averages.get(key, reward)
             self.averages[key] = self._decay * before + (1 - self._decay) * reward

@@ -7,12 +7,14 @@ from typing import Any
 
 import made_events
 import msgspec
-from byte_renderer import END, ids
+from byte_renderer import END, call_ids, ids
 
 from core.events import (
     Arm,
     Completion,
+    Credit,
     GateVerdict,
+    Hint,
     LogprobSpace,
     Outcome,
     PolicyVersion,
@@ -20,7 +22,10 @@ from core.events import (
     ReleaseState,
     Reward,
     Sampling,
+    TextEdit,
+    TokenRange,
     ToolCall,
+    ToolCallTarget,
     VersionSpan,
 )
 from core.ids import GroupId, InferenceId, Namespace, OutcomeId, SessionId, UserHash, base_ref
@@ -31,6 +36,9 @@ TURNS = 240
 VERSIONS = 6
 CLIENTS = ("openai-python", "codex", None)  # by turns of a session; None: of before it was noted
 SCRIPT = "<img src=x onerror=\"document.title='harmed'\"><script>document.title='harmed'</script>"
+
+
+SPANNED = InferenceId("turn-with-spans")
 
 
 def fill(store: Store, start: datetime, namespace: str = "default") -> None:
@@ -57,6 +65,45 @@ def fill(store: Store, start: datetime, namespace: str = "default") -> None:
         work.turns.put(said)
         work.outcomes.put([outcome for each in said for outcome in outcomes(each)])
         work.rewards.put([(0, reward) for each in said for reward in revisions(each)])
+
+
+def put_spanned(store: Store, start: datetime) -> None:
+    """Write a turn of whose parts users said something: a call was rejected, and a word of the answer changed."""
+    answer = (*ids("I log it. "), *call_ids("edit_file", {"text": "print(x)"}), END)
+    made = ToolCall(
+        id="call_0", name="edit_file", arguments='{"text": "print(x)"}', index=0,
+        token_range=TokenRange(start=10, end=len(answer) - 1),
+    )  # fmt: skip
+    said = msgspec.structs.replace(
+        turn(0, start), inference_id=SPANNED, session_id=SessionId("session-with-spans"), text="I log it. ",
+        token_ids=answer, logprobs=(-0.1,) * len(answer), tool_calls=(made,), tokenizer_digest="bytes-1",
+        policy_versions=(VersionSpan(start=0, end=len(answer), version=base_ref(1)),),
+    )  # fmt: skip
+    edit = TextEdit(start=2, end=5, token_ids=ids("note"))
+    rejected, edited = outcomes(turn(1, start))
+    about = {"inference_id": SPANNED, "session_id": None}
+    told = [
+        msgspec.structs.replace(
+            rejected, **about, outcome_id=OutcomeId("o-1"), name="rejected", value=True,
+            target_call=ToolCallTarget(tool_call_id="call_0"), evidence="use our logger, not print",
+        ),
+        msgspec.structs.replace(
+            edited, **about, outcome_id=OutcomeId("o-2"), name="edited", value=0.5, edits=(edit,),
+            evidence="I note it. ",
+        ),
+    ]  # fmt: skip
+    end = len(answer)
+    credits = [(0, 2, 0.5), (2, 5, 0.0), (5, 10, 0.5), (10, end - 1, -0.25), (end - 1, end, 0.5)]
+    value = msgspec.structs.replace(
+        reward(said, 0, {"edited": 0.25, "rejected": -0.5}),
+        value=-0.25, outcome_ids=(OutcomeId("o-1"), OutcomeId("o-2")), edits=(edit,),
+        credits=tuple(Credit(start=first, end=last, value=worth) for first, last, worth in credits),
+        hints=(Hint(start=10, end=end - 1, text="use our logger, not print", outcome_id=OutcomeId("o-1")),),
+    )  # fmt: skip
+    with store.work() as work:
+        work.turns.put([said])
+        work.outcomes.put(told)
+        work.rewards.put([(0, value)])
 
 
 def put_rewarded(

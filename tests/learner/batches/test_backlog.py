@@ -7,9 +7,11 @@ import msgspec
 import pytest
 from logged_world import World, make_reward, make_turn, manifests, settle
 
-from core.events import Reward
+from core.events import Credit, Hint, Reward
+from core.ids import OutcomeId, base_ref
 from core.settings import BatchSettings
 from learner.batches.backlog import Backlog, Bounds, refusal
+from learner.sequences.scored import Applied
 
 MakeWorld = Callable[[str], World]
 
@@ -48,6 +50,33 @@ def test_an_update_takes_what_would_stay() -> None:
     assert [reward.value for reward in chosen(backlog, 8, 12)] == [n / 10 for n in range(2, 10)]
     backlog.remove(chosen(backlog, 9, 10))
     assert len(chosen(backlog, 3, 10)) == 1, "what is left is a smaller batch, whatever came"
+
+
+def test_what_says_the_same_of_all_tokens_trains_nothing_more() -> None:
+    """A comment on what has trained takes no turn's place in an update, and what is taken back needs none."""
+    (first,) = rewards(0.5)
+    blamed = msgspec.structs.replace(first, revision=1, credits=(Credit(start=0, end=1, value=-0.5),))
+    hint = Hint(start=0, end=1, text="too long", outcome_id=OutcomeId("said"))
+    commented = msgspec.structs.replace(first, revision=2, hints=(hint,))
+    backlog = Backlog()
+    backlog.resume({first.inference_id: applied(first)})
+    assert not backlog.add(msgspec.structs.replace(commented, revision=1))
+    assert backlog.add(blamed)
+    assert not backlog.add(commented)
+    assert backlog.pending == {}
+    assert backlog.add(msgspec.structs.replace(commented, revision=3, value=0.4))
+    assert [reward.hints for reward in backlog.pending.values()] == [()], "manifests have nobody's words"
+
+
+def applied(reward: Reward) -> Applied:
+    return Applied(
+        revision=reward.revision,
+        reward=reward.value,
+        credits=reward.credits,
+        scale=1.0,
+        version=base_ref(1),
+        received_at=reward.decided_at,
+    )
 
 
 def test_what_is_dropped_is_counted(make_world: MakeWorld) -> None:

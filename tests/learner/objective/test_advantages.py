@@ -3,6 +3,7 @@
 import io
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from logged_world import make_reward, make_turn
 from torch import Tensor
 
 from core.errors import ConfigError
+from core.events import Credit
 from core.settings import AdvantageSettings, load_settings
 from learner.objective.advantages import Advantages, make_advantages
 from learner.objective.advantages.base import MIN_SCALE
@@ -140,6 +142,40 @@ def test_what_is_void_moves_nothing_of_others(make: Callable[[], Advantages]) ->
         again_N = run(baseline, told)
         found.append((advantage_N.tolist(), again_N.tolist(), list(baseline.scales)))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("make", [MAKERS[0], MAKERS[1], MAKERS[2], value_head])
+def test_where_rewards_are_all_alike_a_credit_counts_for_one_standard_deviation(make: Callable[[], Advantages]) -> None:
+    alike, apart = turns([1.0, 1.0, 1.0]), turns([1.0, -0.5, 1.0])
+    credits = (Credit(start=0, end=2, value=-1.0), Credit(start=2, end=12, value=1.0))
+    for batch in (alike, apart):
+        batch[0] = replace(batch[0], reward=msgspec.structs.replace(batch[0].reward, credits=credits))
+    advantages = make()
+    run(advantages, alike)
+    assert list(advantages.scales) == [2.0, MIN_SCALE, MIN_SCALE]
+    run(advantages, apart)
+    assert len(set(advantages.scales)) == 1
+    assert advantages.scales[0] < 1
+
+
+@pytest.mark.parametrize("make", MAKERS[:4])
+def test_the_blame_for_a_few_tokens_praises_no_others(make: Callable[[], Advantages]) -> None:
+    """Over all tokens the advantages are 0 in the mean, and small where nothing was said; the scale is the turns'."""
+    plain = turns([0.0, -1.0] * 6)
+    blamed = (Credit(start=0, end=1, value=-1.0), Credit(start=1, end=12, value=0.0))
+    batch = [
+        replace(scored, reward=msgspec.structs.replace(scored.reward, credits=blamed))
+        if scored.reward.value
+        else scored
+        for scored in plain
+    ]
+    whole, by_token = make(), make()
+    run(whole, plain)
+    for _ in range(2):
+        run(by_token, batch)
+    assert by_token.scales[0] == pytest.approx(whole.scales[0], abs=0.05)
+    baseline_N, _ = by_token.tokens(torch.zeros(12, HIDDEN), a_token_each(torch.zeros(12)))
+    assert baseline_N.tolist() == pytest.approx([-1 / 24] * 12, abs=0.02)
 
 
 def test_the_value_head_starts_near_zero_and_learns_what_to_expect() -> None:

@@ -16,7 +16,7 @@ from logged_world import MODEL
 from past_batches import DEFAULT, some_batch
 from torch import Tensor, nn
 
-from core.events import VersionSpan
+from core.events import Credit, VersionSpan
 from core.ids import base_ref
 from core.settings import AdmissionSettings, AdvantageSettings, ComputeSettings, LearnerSettings, OptimizerSettings
 from learner.model.policy_model import PolicyModel
@@ -136,6 +136,15 @@ def cut(scored: ScoredTurn, value: float) -> ScoredTurn:
         turn, token_ids=turn.token_ids[:1], logprobs=turn.logprobs[:1], policy_versions=spans
     )
     return ScoredTurn(short, msgspec.structs.replace(reward, value=value))
+
+
+def test_credits_of_one_turn_do_not_let_all_others_train_that_are_alike() -> None:
+    """Their spread is 0: each would be praised by its whole reward over the least scale there is."""
+    batch = [replace(scored, reward=msgspec.structs.replace(scored.reward, value=1.0)) for scored in some_batch(0, 8)]
+    blamed = msgspec.structs.replace(batch[0].reward, credits=(Credit(start=0, end=2, value=-1.0),))
+    state = make_state(MODEL, DEFAULT)
+    result = update(state, [replace(batch[0], reward=blamed), *batch[1:]], DEFAULT)
+    assert [record.dropped for record in result.records] == [None] + ["all_alike"] * 7
 
 
 @pytest.mark.parametrize("advantage", ["value", "ema", "batch", "raw"])

@@ -12,7 +12,8 @@ from api_harness import Service, serve, wait_for
 from made_events import opening, reward
 
 from core.errors import OnwardError
-from core.events import PolicyVersion
+from core.events import Credit, Hint, PolicyVersion, TextEdit
+from core.ids import OutcomeId
 from onward.commands import alarms, client
 from onward.commands import rewards as told
 from onward.directory.addresses import write_address
@@ -170,6 +171,26 @@ def test_the_story_of_one_turn(service: Service, directory: Path, seen: Seen) ->
                 "revision 0", "revision 1", "late: tests failed")  # fmt: skip
     assert [word for word in expected if word not in shown] == []
     assert shown.index("asked") < shown.index("accepted: true") < shown.index("revision 0")
+
+
+def test_the_story_says_what_was_said_of_tokens(service: Service, directory: Path, seen: Seen) -> None:
+    inference_id = service.chat("hi").headers["x-onward-inference-id"]
+    service.turn(inference_id)
+    body = {"inference_id": inference_id, "metric_name": "accepted", "value": False}
+    assert service.post("/v1/feedback", {**body, "target_range": {"start": 0, "end": 2}}).status_code == 200
+    wait_for(service.outcomes)
+    put_reward(
+        service,
+        inference_id,
+        credits=(Credit(start=0, end=2, value=-0.5),),
+        edits=(TextEdit(start=1, end=2, token_ids=(7, 8, 9)),),
+        hints=(Hint(start=0, end=2, text="use our logger", outcome_id=OutcomeId("o")),),
+    )
+    told.explain(directory, inference_id, None)
+    shown = seen()
+    expected = ("accepted: false, by client, of tokens [0, 2)", "tokens [0, 2) are credited -0.500",
+                "tokens [1, 2) were replaced by 3 of the user's", 'tokens [0, 2): "use our logger"')  # fmt: skip
+    assert [words for words in expected if words not in shown] == []
 
 
 def test_a_turn_that_nobody_knows(service: Service, directory: Path) -> None:

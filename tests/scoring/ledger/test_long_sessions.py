@@ -75,7 +75,7 @@ class Work:
         for name in ("_decode", "_decode_facts"):
             self._count(monkeypatch, ledger, name)
         self._count(monkeypatch, LeftOut, "_is_burst")
-        self._count(monkeypatch, rules, "_by_name", weigh=lambda turn, about, rules: len(about))
+        self._count(monkeypatch, rules, "heard_of", weigh=lambda turn, about, rules: len(about))
 
     def _count(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, weigh: Any = None) -> None:
         done = getattr(module, name)

@@ -124,6 +124,7 @@ ledger_turns = Table(
     Column("decided_at", BigInteger),  # of the last reward
     Column("seen_offset", BigInteger, nullable=False),  # outcomes before it were known to the last reward
     Column("facts", LargeBinary),  # what it shows by itself; null: of before revision 5
+    Column("on_spans", Name),  # digest of what the last reward says of some tokens; null: nothing
     Index("ledger_due", "partition", "due_at"),
     Index("ledger_by_session", "namespace", "session_id"),
 )
