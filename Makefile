@@ -123,7 +123,7 @@ check: install ## format, lint, types, layers
 	$(BIN)/lint-imports
 
 bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sandboxes `make sandbox`, sglang_overhead, swap_stall and idle_tree `make sglang-cpu`
-	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials crowd_trials fall_trials off_policy_trials regret staleness late_outcomes monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall idle_tree sandboxes code_search); do $(BIN)/python -m bench $$name || exit 1; done
+	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials crowd_trials fall_trials off_policy_trials regret staleness late_outcomes credits monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall idle_tree sandboxes code_search); do $(BIN)/python -m bench $$name || exit 1; done
 
 gpu: install ## MODEL in the whole service on this machine's GPUs: serving, learning by adapters and whole, swaps; says so where there is none
 	$(BIN)/python -m bench gpu --model $(or $(MODEL),models/tiny)

@@ -1,6 +1,6 @@
 """A policy small enough for hundreds of runs, in the learner's own terms: it replaces `PolicyModel`.
 
-Each token is predicted from the last four, by one hidden layer.
+Each token is predicted from the last four (a subclass may see more), by one hidden layer.
 
 Legend: B sequences, T positions, N sampled tokens, W window, E embedding, D hidden size, A choices."""
 
@@ -24,12 +24,13 @@ EMPTY = CONTEXTS + CHOICES  # before the beginning
 class SmallPolicy:
     hidden_size = HIDDEN
     masks = None
+    window = WINDOW
 
     def __init__(self, seed: int) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self._embed = nn.Embedding(EMPTY + 1, EMBEDDING)
-            self._mix = nn.Linear(WINDOW * EMBEDDING, HIDDEN)
+            self._mix = nn.Linear(self.window * EMBEDDING, HIDDEN)
             self._head = nn.Linear(HIDDEN, CHOICES, bias=False)
             nn.init.normal_(self._head.weight, std=0.02)  # nearly uniform
 
@@ -37,8 +38,8 @@ class SmallPolicy:
         return self._hidden(batch.ids_BT)[batch.rows_N, batch.places_N]
 
     def _hidden(self, ids_BT: Tensor) -> Tensor:
-        padded = nn.functional.pad(ids_BT, (WINDOW - 1, 0), value=EMPTY)
-        window_BTW = padded.unfold(1, WINDOW, 1)
+        padded = nn.functional.pad(ids_BT, (self.window - 1, 0), value=EMPTY)
+        window_BTW = padded.unfold(1, self.window, 1)
         return nn.functional.gelu(self._mix(self._embed(window_BTW).flatten(2)))
 
     def evaluate(
@@ -60,8 +61,8 @@ class SmallPolicy:
         return nn.functional.linear(self._hidden(ids_BW)[:, -1], self._head.weight).log_softmax(-1)
 
 
-def small_state(settings: LearnerSettings) -> LearnerState:
-    policy = SmallPolicy(settings.seed)
+def small_state(settings: LearnerSettings, kind: type[SmallPolicy] = SmallPolicy) -> LearnerState:
+    policy = kind(settings.seed)
     optimizer = make_optimizer(policy, settings.optimizer)  # type: ignore[arg-type]  # has parameters()
     advantages = make_advantages(settings.advantage, HIDDEN, settings.seed, settings.device)
     return LearnerState(policy, copy.deepcopy(policy), optimizer, advantages)  # type: ignore[arg-type]
