@@ -19,6 +19,8 @@ from core.telemetry import BROKEN_CONNECTIONS, CONNECTIONS
 _LOOKS_PER_DEADLINE = 8  # deadlines are exact to this part of the shortest
 _MOST_PAUSE_S = 1.0
 _MOST_HEADERS = 256
+_MANY_PARTS = 65_536  # of a body; that of a client which sends each word of its JSON as it comes has fewer
+_LEAST_PART = 16  # bytes of a part, on average, where there are many: to take one costs as much as some thousand bytes
 _MOST_WAITING = 32  # requests behind one that is being answered; browsers and libraries send none
 _RETRY_AFTER_S = 5
 _IPV6_SITE = 64
@@ -94,7 +96,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
         self._phase, self._since = Phase.HEADERS, self.loop.time()
-        self._header_bytes = 0
+        self._header_bytes = self._parts = self._part_bytes = 0
         self._unread_since: float | None = None
         self._unread = 0
         self._answered: RequestResponseCycle | None = None
@@ -145,7 +147,20 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.scope["http_version"] == "1.0":
             _end_by_closing(self.cycle)
+        self._parts = self._part_bytes = 0
         self._enter(Phase.BODY)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body: a chunk, or what arrived together."""
+        if self._is_ending:
+            return
+        self._parts += 1
+        self._part_bytes += len(body)
+        if self._parts > _MANY_PARTS and self._part_bytes < self._parts * _LEAST_PART:
+            what = f"the body comes in more than {_MANY_PARTS} parts of less than {_LEAST_PART} bytes"
+            self._end(400, "body", "parts_too_small", f"{what} on average; send larger ones")
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

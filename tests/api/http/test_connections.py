@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -119,6 +119,18 @@ def test_an_idle_connection_is_closed(make_service: MakeService, after: bytes) -
 def test_headers_have_a_size(make_service: MakeService, head: bytes) -> None:
     with connected(make_service(**bounds(header_bytes=2048)), b"GET / HTTP/1.1\r\n" + head) as client:
         assert rest(client)[:13] in (b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")
+
+
+def test_a_body_in_too_many_too_small_parts(make_service: MakeService) -> None:
+    """To take a byte that comes as a chunk of its own costs a hundred times as much as one among others."""
+    service, before = make_service(**bounds()), broken("body")
+    head = CHAT + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+    one_by_one = b"".join(b"1\r\n%c\r\n" % byte for byte in ASKED % (b" " * 60_000)) + b"0\r\n\r\n"
+    with connected(service, head + one_by_one) as client:
+        assert rest(client).startswith(b"HTTP/1.1 200 ")
+    with connected(service, head) as client, suppress(ConnectionError):
+        client.sendall(one_by_one.removesuffix(b"0\r\n\r\n") * 2)
+    wait_for(lambda: broken("body") == before + 1)
 
 
 def test_requests_behind_one_that_is_answered_are_few(make_service: MakeService) -> None:
