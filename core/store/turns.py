@@ -61,8 +61,7 @@ def outcome_digest(outcome: Outcome) -> str:
         outcome.evidence,
         outcome.supersedes,
         outcome.withdrawn,
-        sorted(outcome.tags.items()),
-        *(() if outcome.learn else ("not to be learned from",)),
+        [*sorted(outcome.tags.items()), *(() if outcome.learn else ("not to be learned from",))],
     )
     return hashlib.blake2b(_encode(said), digest_size=16).hexdigest()
 
