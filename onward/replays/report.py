@@ -157,12 +157,13 @@ def text_digest(text: str) -> str:
 
 
 def _digest(rewards: Iterable[Reward]) -> str:
-    """Return a digest of what the rewards say: the same as before there were void ones, where none is."""
+    """Return a digest of what the rewards say: that of builds which knew less, where they say no more."""
     digest = hashlib.blake2b(digest_size=16)
     for reward in rewards:
         said = {"type": "reward"} | msgspec.structs.asdict(reward)
-        del said["environment"]  # of the turn
-        if not reward.void:
-            del said["void"]
+        del said["environment"], said["said_by"]  # of the turn, and of its outcomes
+        for later in ("void", "hints", "edits", "edited_by"):
+            if not said[later]:
+                del said[later]
         digest.update(msgspec.msgpack.encode(said))
     return digest.hexdigest()

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 from matplotlib.figure import Figure
 
+from core.events import TextEdit
+from core.ids import UserHash
 from onward.replays.report import _digest, draw, strata, summary
 
 GAINS = {
@@ -46,14 +48,15 @@ def test_turns_are_told_apart_by_what_their_reward_was_made_of() -> None:
     }
 
 
-def test_the_digest_of_rewards_is_that_of_builds_that_knew_no_void_ones() -> None:
+def test_the_digest_of_rewards_is_that_of_builds_that_knew_less() -> None:
     rewards = [
         made_events.reward("1", value=0.5, components={"thumb": 1.0}),
         made_events.reward("1", value=1.0, revision=1, components={}),
     ]
     assert _digest(rewards) == "4bab95fade965801df20749fface6d91"
-    void = msgspec.structs.replace(rewards[1], void=True)
-    assert _digest([rewards[0], void]) != _digest(rewards)
+    edit = TextEdit(start=0, end=1, token_ids=(7,))
+    for more in ({"void": True}, {"edited_by": UserHash("ada")}, {"edits": (edit,)}):
+        assert _digest([rewards[0], msgspec.structs.replace(rewards[1], **more)]) != _digest(rewards)
 
 
 def test_the_summary_has_what_users_held_out_say() -> None:
