@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from scoring.monitors import conduct, level, signals, users
+from scoring.monitors import conduct, fidelity, level, signals, users
 from scoring.monitors.level import floor
 from scoring.monitors.watched import Watched, hear, watch, with_reward, with_roles
 from scoring.monitors.window import Finding, Window
@@ -34,20 +34,22 @@ class Monitor:
     """A monitor of one way to game the reward.
 
     `critical` monitors hold releases: the model does what it should not. The others are for people to look at. `ripe`
-    monitors look at the outcomes of turns, which must be old enough to have them."""
+    monitors look at the outcomes of turns, which must be old enough to have them. Those `of_sides` compare the latest
+    simulated turns with the latest of production, and not with the past."""
 
     name: str
     examine: Examine
     severity: Severity
     ripe: bool
+    of_sides: bool = False
 
     @property
     def meaning(self) -> str:
         return " ".join((self.examine.__doc__ or "").split())
 
 
-def _made(severity: Severity, *examine: Examine, ripe: bool = False) -> tuple[Monitor, ...]:
-    return tuple(Monitor(each.__name__, each, severity, ripe) for each in examine)
+def _made(severity: Severity, *examine: Examine, ripe: bool = False, of_sides: bool = False) -> tuple[Monitor, ...]:
+    return tuple(Monitor(each.__name__, each, severity, ripe, of_sides) for each in examine)
 
 
 MONITORS: Final = (
@@ -82,4 +84,5 @@ MONITORS: Final = (
         users.feedback_rate,
         ripe=True,
     ),
+    *_made("warning", fidelity.simulation_shows, of_sides=True),
 )

@@ -1,6 +1,7 @@
 """A turn as monitors see it."""
 
 from collections.abc import Mapping, Sequence
+from sys import intern
 
 import msgspec
 
@@ -8,6 +9,7 @@ from core.events import Arm, Completion, Environment, Outcome, Purpose, Reward
 from core.ids import InferenceId, Namespace, PolicyRef, SessionId
 from core.reward_spec import DerivedSpec, Role, call_line
 from core.text.patterns import pattern
+from scoring.monitors.form import form_of
 from scoring.rewards.facts import has_malformed_call
 
 _REFUSES = pattern(
@@ -53,6 +55,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     judged: dict[str, float] = {}
     roles: dict[str, Role] = {}
     by_default: bool = False
+    form: tuple[str, ...] = ()  # of what is new in it, see `scoring.monitors.form`
 
 
 def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
@@ -84,6 +87,7 @@ def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
         refuses=_REFUSES.is_in(turn.text),
         repetition=repetition(turn.token_ids),
         surprisal=-sum(turn.logprobs) / len(turn.logprobs) if turn.logprobs else None,
+        form=tuple(map(intern, form_of(turn))),
     )
 
 

@@ -92,7 +92,8 @@ class Alarms:
             is_new = work.alarms.open(opening)
         if is_new:
             telemetry.ALARMS.labels(monitor=monitor.name, severity=monitor.severity).inc()
-            figures = in_words(finding.figures)
+            # Forms of turns name the tools of clients, which stand in the alarm and in no line of the log.
+            figures = in_words({name: value for name, value in finding.figures.items() if ":" not in name})
             logger.warning("alarm %s: workload %s of %s: %s", opening.alarm_id, workload, namespace, figures)
             self._open[subject] = opening.alarm_id
         else:

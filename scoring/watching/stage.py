@@ -214,9 +214,10 @@ class Watcher(Stage):
 
     def _examine_all(self, key: Key, workload: Workload) -> None:
         """Run all monitors on a workload; one that fails does not affect the others, nor other workloads."""
-        windows = {ripe: workload.window(ripe=ripe) for ripe in (False, True)}
+        windows, sides = {ripe: workload.window(ripe=ripe) for ripe in (False, True)}, workload.sides()
         for monitor in self._monitors:
-            failure = attempt(partial(self._examine, monitor, key, windows[monitor.ripe]))
+            window = sides if monitor.of_sides else windows[monitor.ripe]
+            failure = attempt(partial(self._examine, monitor, key, window))
             if failure is not None:
                 telemetry.MONITOR_FAILURES.labels(monitor=monitor.name).inc()
                 logger.error(

@@ -1,5 +1,7 @@
 """The windows of one workload: its first turns, its latest, those whose outcomes can be known, and the best of these.
 
+The latest simulated turns and the latest of production have windows of their own, too.
+
 As many turns as a window holds wait to ripen, spread over the time that they need: memory does not grow with traffic,
 and which turns are among them does not depend on their outcomes."""
 
@@ -9,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from core import codec
+from core.events import Environment
 from core.ids import InferenceId
 from core.reward_spec import Role
 from core.settings import MonitorSettings
@@ -57,6 +60,7 @@ class Workload:
         self._latest: deque[InferenceId] = deque()
         self._ripening: deque[InferenceId] = deque()
         self._ripe: deque[InferenceId] = deque()
+        self._sides: dict[Environment, deque[InferenceId]] = {"simulated": deque(), "production": deque()}
         self._admitted_s = float("-inf")
         self.has_news = False
 
@@ -68,7 +72,9 @@ class Workload:
         if turn.at_s - self._admitted_s >= self.maturity_s / self._settings.window_turns:
             self._admitted_s = turn.at_s
             self._hold(self._ripening, turn)
-        self._shorten(self._latest, float("-inf"))
+        self._hold(self._sides[turn.environment], turn)
+        for window in (self._latest, self._sides[turn.environment]):
+            self._shorten(window, float("-inf"))
         self.has_news = True
 
     def pass_time(self, now_s: float, rewarded_s: float) -> None:
@@ -78,7 +84,7 @@ class Workload:
             self._ripe.append(self._ripening.popleft())
             self._ripened += 1
             self.has_news = True
-        for window in (self._latest, self._ripe):
+        for window in (self._latest, self._ripe, *self._sides.values()):
             self._shorten(window, now_s - self._settings.window_s)
         if self._frozen is None and self._is_whole() and self._at_s(self._reference[-1]) <= until_s:
             self._frozen = WindowTurns(self._turns.get(self._reference))
@@ -99,6 +105,12 @@ class Workload:
         """Return the window, without a reference while that is not whole: some monitors have bounds of their own."""
         turns = WindowTurns(self._turns.get(self._ripe if ripe else self._latest))
         return Window(turns, self._known_reference(ripe=ripe), self._best if ripe else WindowTurns())
+
+    def sides(self) -> Window:
+        """Return the latest simulated turns as recent ones, with the latest of production as their reference.
+
+        Each has a window of its own: a burst of simulated turns does not push those of users out."""
+        return Window(*(WindowTurns(self._turns.get(self._sides[side])) for side in ("simulated", "production")))
 
     def _known_reference(self, *, ripe: bool) -> WindowTurns:
         if self._frozen is not None:
@@ -124,7 +136,8 @@ class Workload:
 
     def close(self) -> None:
         """Release all turns."""
-        for window in (self._latest, self._ripening, self._ripe, [] if self._frozen else self._reference):
+        kept = [] if self._frozen else self._reference
+        for window in (self._latest, self._ripening, self._ripe, kept, *self._sides.values()):
             self._let_go(window)
 
     def _is_whole(self) -> bool:

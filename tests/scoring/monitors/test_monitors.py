@@ -14,7 +14,7 @@ from clean_turns import Change, turns
 from core.events import ToolCall
 from core.ids import InferenceId, SessionId
 from core.reward_spec import DerivedSpec
-from scoring.monitors import LEAST, MONITORS, Watched, Window, watch
+from scoring.monitors import LEAST, MONITORS, Monitor, Watched, Window, watch
 from scoring.monitors.signals import _gap, _shares
 from scoring.monitors.users import gini, top_share
 from scoring.monitors.watched import repetition, with_reward
@@ -49,15 +49,30 @@ EXPLOITS: dict[str, Change] = {
     "component_share": lambda turn, _: {"components": turn.components | {"style": 9.0}},
     "reward_mass": some(0.4, unit="liar", value=-1.0),
     "feedback_rate": some(0.4, unit="spammer", told={"rejected": 1.0}),
+    "simulation_shows": lambda turn, _: {"form": ("lines begin '9: '",)} if turn.environment == "simulated" else {},
 }
 
-SHOWN_OTHERWISE = {"simulated_against_production", "component_share", "reward_mass", "feedback_rate"}
+SHOWN_OTHERWISE = {
+    "simulated_against_production",
+    "component_share",
+    "reward_mass",
+    "feedback_rate",
+    "simulation_shows",
+}
 """Monitors whose figures are not one measure in two windows."""
 NO_PAST_EXCUSES = {"reported_against_verified", "length_bias", "default_pays", "feedback_rate"}
 
 
+def window_of(monitor: Monitor, recent: list[Watched], reference: list[Watched]) -> Window:
+    """Return what the monitor is shown: of sides, both are recent."""
+    if not monitor.of_sides:
+        return Window.of(recent, reference, reference)
+    simulated = [turn for turn in recent if turn.environment == "simulated"]
+    return Window.of(simulated, [turn for turn in recent if turn.environment == "production"])
+
+
 def tripped(recent: list[Watched], reference: list[Watched]) -> set[str]:
-    found = {monitor.name: monitor.examine(Window.of(recent, reference, reference)) for monitor in MONITORS}
+    found = {monitor.name: monitor.examine(window_of(monitor, recent, reference)) for monitor in MONITORS}
     return {name for name, finding in found.items() if finding is not None and finding.trips}
 
 
@@ -143,8 +158,8 @@ def test_rewards_that_are_all_but_alike_go_with_nothing(smallest: float) -> None
 @pytest.mark.parametrize("name", EXPLOITS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_planted_exploit_trips_its_monitor(name: str, seed: int) -> None:
-    before = turns(seed + 100)
-    finding = BY_NAME[name].examine(Window.of(turns(seed, EXPLOITS[name]), before, before))
+    monitor = BY_NAME[name]
+    finding = monitor.examine(window_of(monitor, turns(seed, EXPLOITS[name]), turns(seed + 100)))
     assert finding is not None
     assert finding.trips, finding.figures
     if name not in SHOWN_OTHERWISE:

@@ -1,5 +1,6 @@
 """The windows of one workload hold as many turns as they may, and a reference only once it is whole."""
 
+import msgspec
 from clean_turns import turns
 
 from core.settings import MonitorSettings
@@ -29,3 +30,12 @@ def test_what_is_ripe_is_compared_with_nothing_that_is_not() -> None:
     workload = workload_after(60)
     assert len(workload.window(ripe=False).reference) == 60
     assert not workload.window(ripe=True).reference
+
+
+def test_a_burst_of_simulated_turns_pushes_no_user_out() -> None:
+    workload = Workload(Turns(), SETTINGS, maturity_s=1e9, roles={})
+    for number, turn in enumerate(turns(0, count=80)):
+        workload.add(msgspec.structs.replace(turn, environment="production" if number < 20 else "simulated"))
+    sides = workload.sides()
+    assert (len(sides.recent), {turn.environment for turn in sides.recent}) == (50, {"simulated"})
+    assert (len(sides.reference), {turn.environment for turn in sides.reference}) == (20, {"production"})
