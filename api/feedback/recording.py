@@ -69,15 +69,19 @@ async def _record(
     `own_id` says that its id is the client's."""
     services, namespace = context.services, outcome.namespace
     digest = outcome_digest(outcome)
+    may_supersede = outcome.supersedes is None or "admin" in identity.scopes
     try:
         known = await read(services, lambda view: view.outcomes.get(namespace, outcome.outcome_id)) if own_id else None
         if known is not None:
             return _answer(outcome, known[1], digest)
-        subject: Subject = await find_subject(services, outcome, named)
         await check_superseded(services, identity, outcome)
+        may_supersede = True
+        subject: Subject = await find_subject(services, outcome, named)
         await check_target(outcome, subject, named)
         answer = Recorded(outcome.outcome_id)
     except (StoreUnavailable, Unfinished):
+        if not may_supersede:  # nobody can tell whose feedback it would replace
+            raise
         # Nothing is lost by accepting it unchecked: feedback on an unknown inference is never joined to a turn.
         answer = Recorded(outcome.outcome_id, pending=True)
     if own_id:

@@ -337,12 +337,12 @@ class OutcomesReader(Repository):
         return {OutcomeId(row.outcome_id) for row in rows}
 
     def successor(self, namespace: Namespace, outcome_id: OutcomeId) -> Outcome | None:
-        """Return the latest outcome that supersedes the given one."""
+        """Return the outcome that supersedes the given one: of several a withdrawal, or else the latest."""
         table = tables.outcomes
         record = self._connection.execute(
             select(table.c.record)
             .where(table.c.namespace == namespace, table.c.supersedes == outcome_id)
-            .order_by(table.c.received_at.desc())
+            .order_by(table.c.withdrawn.desc(), table.c.received_at.desc())
             .limit(1)
         ).scalar()
         return None if record is None else _decode_outcome(record)

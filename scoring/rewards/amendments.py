@@ -25,13 +25,14 @@ class Standing(msgspec.Struct, frozen=True):
 def standing(outcomes: Iterable[Outcome]) -> list[Standing]:
     """Return the outcomes that stand, in the order of `since`, whatever the order they come in.
 
-    An outcome that another supersedes does not count. Of several that amend the same one the latest counts. What a
+    An outcome that another supersedes does not count. Of several that amend the same one the latest counts, unless one
+    withdraws it: who was told that it is withdrawn has no part of it count, whatever came at the same moment. What a
     withdrawal supersedes is gone, also when it arrives after its withdrawal."""
     by_id = {outcome.outcome_id: outcome for outcome in outcomes}
     superseded = {outcome.supersedes for outcome in by_id.values()}
     latest: dict[OutcomeId, Outcome] = {}
     roots: dict[OutcomeId, OutcomeId] = {}
-    for outcome in sorted(by_id.values(), key=lambda outcome: (outcome.received_at, outcome.outcome_id)):
+    for outcome in sorted(by_id.values(), key=lambda each: (each.withdrawn, each.received_at, each.outcome_id)):
         if outcome.outcome_id not in superseded:
             latest[_root(outcome, by_id, roots)] = outcome
     stand = [

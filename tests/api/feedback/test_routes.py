@@ -70,6 +70,23 @@ def test_another_tenants_ids_are_unknown(make_service: MakeService) -> None:
     assert service.turn(theirs["inference_id"]).user_id != recorded.user_id
 
 
+def test_what_others_said_is_not_replaced_while_nobody_can_tell_whose_it_is(make_service: MakeService) -> None:
+    service = make_service(keys=(*KEYS, ApiKey(key="key-of-an-admin", namespace="ada", scopes=("feedback", "admin"))))
+    ada, other, admin = map(bearer, ("key-of-ada", "key-to-read", "key-of-an-admin"))
+    inference_id = service.chat("hi", headers=ada).headers["x-onward-inference-id"]
+    said = {"inference_id": inference_id, "metric_name": "accepted", "value": True, "feedback_id": "f1"}
+    assert service.post("/v1/feedback", said, **ada).status_code == 200
+    wait_for(service.outcomes)
+    instead = said | {"value": False, "supersedes": "f1", "feedback_id": "f2"}
+    assert service.post("/v1/feedback", instead, **other).status_code == 404
+    service.store.broken = True
+    for caller in (other, ada):
+        assert service.post("/v1/feedback", instead, **caller).status_code == 503
+    assert service.post("/v1/feedback", instead | {"feedback_id": "f3"}, **admin).status_code == 202
+    service.store.broken = False
+    wait_for(lambda: service.get("/v1/feedback/f1", **ada).json().get("successor") == "f3")
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.7", "::", "example.org"])
 def test_beyond_loopback_there_must_be_keys(host: str) -> None:
     with pytest.raises(ConfigError, match=r"api\.keys"):

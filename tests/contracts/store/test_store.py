@@ -173,6 +173,12 @@ def test_outcomes_are_found_by_what_they_speak_of(
         assert view.outcomes.get(OTHER, first.outcome_id) is None
         assert view.outcomes.successor(DEFAULT, first.outcome_id) == amended
         assert view.outcomes.successor(DEFAULT, amended.outcome_id) is None
+    withdrawn = outcome(turn, value=None, supersedes=first.outcome_id, withdrawn=True)
+    later = outcome(turn, value=True, supersedes=first.outcome_id, received_at=NOW + timedelta(hours=1))
+    with store.work() as work:
+        work.outcomes.put([withdrawn, later])
+    with store.look() as view:
+        assert view.outcomes.successor(DEFAULT, first.outcome_id) == withdrawn
 
 
 def test_what_another_namespace_says_of_a_turn_is_not_heard(

@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,11 @@ def test_what_was_withdrawn_may_be_said_again() -> None:
 
 def test_of_two_amendments_of_one_outcome_the_latest_counts() -> None:
     assert ids([said(0, 1), said(1, 3, supersedes=0), said(2, 2, supersedes=0)]) == ["1"]
+
+
+@pytest.mark.parametrize("withdrawn_at", [2, 4])
+def test_what_is_withdrawn_while_it_is_amended_is_gone(withdrawn_at: int) -> None:
+    assert ids([said(0, 1), said(1, 3, supersedes=0), said(2, withdrawn_at, supersedes=0, withdrawn=True)]) == []
 
 
 def test_outcomes_that_supersede_each_other_in_a_ring_stand_for_nothing() -> None:
