@@ -15,7 +15,8 @@ ENGINE ?= $(if $(MODE),sglang,local)
 TWO_OF_EACH := ONWARD_PROCESSES__API=2 ONWARD_PROCESSES__SCORE=2 ONWARD_SERVING__SGLANG__REPLICAS=2 ONWARD_RELEASE__CANARY__ENABLED=off
 SWAPS ?=
 NAME ?=
-WORKERS ?= 2
+# More than the two cores of an ordinary machine: for a third of their time tests wait.
+WORKERS ?= 3
 DIR ?= data
 TOGETHER := not compose and not hostile and not clients
 # Where tests have their files: in memory, if there is enough of it, since they write thousands of which none has to survive.
