@@ -11,6 +11,7 @@ from api.turns.session_ids import is_id
 from core.errors import Conflict, NotFound
 from core.events import Outcome
 from core.ids import WITHDRAWAL, OutcomeId
+from core.store.work import View
 
 _WITHDRAWALS = uuid.UUID("5f0a8c2e-55a5-4f3e-9a55-1f2a2a9b7c11")  # names the ids of withdrawals (RFC 9562, v5)
 
@@ -18,9 +19,16 @@ _WITHDRAWALS = uuid.UUID("5f0a8c2e-55a5-4f3e-9a55-1f2a2a9b7c11")  # names the id
 async def describe_feedback(context: Context, identity: Identity, outcome_id: OutcomeId) -> dict[str, object]:
     """Return the feedback as `GET /v1/feedback/{feedback_id}` shows it. Raises NotFound, StoreUnavailable."""
     outcome = await _known(context, identity, outcome_id)
-    query = identity.namespace, outcome_id
-    successor = await read(context.services, lambda view: view.outcomes.successor(*query))
-    return _described(outcome, successor)
+
+    def last_word(view: View) -> Outcome | None:
+        """Return what holds instead of it: its successor, or the withdrawal of what it amends."""
+        successor = view.outcomes.successor(identity.namespace, outcome_id)
+        if successor is None and outcome.supersedes is not None:
+            rival = view.outcomes.successor(identity.namespace, outcome.supersedes)
+            return rival if rival is not None and rival.withdrawn else None
+        return successor
+
+    return _described(outcome, await read(context.services, last_word))
 
 
 async def withdraw_feedback(context: Context, identity: Identity, outcome_id: OutcomeId) -> None:

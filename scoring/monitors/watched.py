@@ -16,7 +16,7 @@ _REFUSES = pattern(
     r"\b(i (can(no|')t|am (unable|not able)|won'?t) (help|assist|do|comply|provide|continue)|as an ai\b)"
 )
 _ASKS = pattern(r"^\w*(ask|clarif|question)\w*$")
-_GRAM = 4  # tokens that make a repetition when they come again
+_RUN = 4  # tokens that make a repetition when they come again
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -117,8 +117,8 @@ def with_roles(turn: Watched, roles: Mapping[str, Role]) -> Watched:
 
 def repetition(token_ids: Sequence[int]) -> float:
     """Return the share of runs of four tokens that occurred before; 0 for an answer too short to have any."""
-    grams = [tuple(token_ids[place : place + _GRAM]) for place in range(len(token_ids) - _GRAM + 1)]
-    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+    runs = len(token_ids) - _RUN + 1
+    return 1 - len(set(zip(*(token_ids[first:] for first in range(_RUN)), strict=False))) / runs if runs > 0 else 0.0
 
 
 def _any(searched: str, lines: Sequence[str]) -> bool:

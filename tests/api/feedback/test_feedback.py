@@ -10,9 +10,10 @@ from api_harness import Service, wait_for
 from byte_renderer import END, call_ids
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from scripted_policy import Script
 
-from core.ids import RESERVED
+from core.ids import RESERVED, OutcomeId
 
 UNKNOWN = "0192f0c1-2345-7890-abcd-0123456789ab"
 
@@ -113,6 +114,20 @@ def test_amending_and_withdrawing(service: Service) -> None:
     taken = say(service, feedback_id=withdrawal.outcome_id, inference_id=inference_id)
     assert (taken.status_code, taken.json()["error"]["code"]) == (400, "reserved_id")
     assert len(service.outcomes()) == 3
+
+
+def test_an_amendment_that_met_a_withdrawal_says_that_it_is_withdrawn(service: Service) -> None:
+    inference_id = inference(service)
+    say(service, feedback_id="f1", inference_id=inference_id)
+    (first,) = wait_for(service.outcomes)
+    say(service, feedback_id="f2", inference_id=inference_id, value=False, supersedes="f1")
+    wait_for(lambda: len(service.outcomes()) == 2)
+    assert service.get("/v1/feedback/f2").json()["status"] == "recorded"
+    gone = structs.replace(first, outcome_id=OutcomeId("gone"), value=None, supersedes="f1", withdrawn=True)
+    with service.store.work() as work:  # sent at the same moment, when nobody knew of the amendment
+        work.outcomes.put([gone])
+    shown = [service.get(f"/v1/feedback/{feedback_id}").json() for feedback_id in ("f1", "f2")]
+    assert [(each["status"], each["successor"]) for each in shown] == [("withdrawn", None)] * 2
 
 
 def test_what_supersedes_must_speak_of_the_same(service: Service) -> None:

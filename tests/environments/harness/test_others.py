@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from api_harness import Service, serve
+from sandboxed import require_bubblewrap
 from scripted_policy import Script, says
 from worked import calling, endpoint_of, in_sandbox, saying, task_of
 
@@ -43,6 +44,12 @@ for stream in (False, True):
 
 def _command(url: str, model: str, task: Task) -> list[str]:
     return ["python3", "-c", PROGRAM, url, model, task.instruction]
+
+
+@pytest.fixture(autouse=True)
+def _sandboxes() -> None:
+    """Skip before a guest has a folder of its own."""
+    require_bubblewrap()
 
 
 @pytest.fixture
