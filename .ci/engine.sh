@@ -34,8 +34,13 @@ quietly() { # NAME COMMAND...: what it says goes to DIR/NAME.log, and is shown w
 
 install() { # Debian packages
     dpkg -s "$@" >/dev/null 2>&1 && return
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive quietly apt apt-get install -y -qq --no-install-recommends "$@"
+    local said
+    until said=$(LC_ALL=C apt-get update -qq 2>&1); do # services are being installed beside this
+        [[ $said == *"Could not get lock"* ]] || { echo "$said" >&2; return 1; }
+        sleep 1
+    done
+    DEBIAN_FRONTEND=noninteractive quietly apt apt-get install -y -qq --no-install-recommends \
+        -o DPkg::Lock::Timeout=600 "$@"
 }
 
 choose_data() { # where images are: KEPT, as long as this engine runs, or DIR

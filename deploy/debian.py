@@ -4,9 +4,22 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from deploy.services.server import ServiceError
+
+WAITS = ("-o", "DPkg::Lock::Timeout=600")
+"""Has `apt-get install` wait for who installs something else."""
+
+
+def update() -> None:
+    """Update the list of packages; where somebody else does, wait for that. Raises ServiceError."""
+    command, environment = ["apt-get", "update", "-qq"], {**os.environ, "LC_ALL": "C"}
+    while (done := subprocess.run(command, env=environment, capture_output=True, text=True, check=False)).returncode:
+        if "Could not get lock" not in done.stderr:
+            raise ServiceError(f"apt-get update failed: {done.stderr.strip()[-500:]}")
+        time.sleep(1)
 
 
 def unpack(package: str, root: Path) -> None:
@@ -34,7 +47,7 @@ def _download(package: str, directory: Path) -> None:
     If that fails, update the list of packages, where we may, and try again: an old list names files that are gone."""
     if subprocess.run(_downloads(package), cwd=directory, stdout=subprocess.DEVNULL, check=False).returncode:
         if os.geteuid() == 0:
-            _run(["apt-get", "update", "-qq"])
+            update()
         _run(_downloads(package), directory)
 
 

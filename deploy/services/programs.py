@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from deploy import debian
 from deploy.services.server import ServiceError
 
 PACKAGES = {"java": "default-jre-headless", "mvn": "maven", "redis-server": "redis-server", "pg_ctl": "postgresql"}
@@ -34,8 +35,8 @@ def require(programs: Iterable[str]) -> None:
     if apt_get is None or os.geteuid() != 0:
         raise ServiceError(f"not installed: {', '.join(missing)} (names of Debian's packages); install them first")
     print(f"installing {', '.join(missing)}", flush=True)
-    install = [apt_get, "install", "-y", "-qq", "--no-install-recommends", *missing]
+    install = [apt_get, "install", "-y", "-qq", "--no-install-recommends", *debian.WAITS, *missing]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     if subprocess.run(install, env=environment, stdout=subprocess.DEVNULL, check=False).returncode:
-        subprocess.run([apt_get, "update", "-qq"], check=True)
+        debian.update()
         subprocess.run(install, env=environment, stdout=subprocess.DEVNULL, check=True)
