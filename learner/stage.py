@@ -40,8 +40,6 @@ from learner.versions.journal import Entry, Journal
 from learner.versions.lineage import Lineage
 from learner.versions.provenance import ancestry, applied_on
 
-_IDLE_S = 1.0  # how often one that has nothing to learn from looks at the time, and at what is wanted of it
-_TIMELY_S = 0.2  # the same while it has something
 _TURN_WAIT_S = 60.0  # the writer is behind by seconds at most
 logger = logging.getLogger(__name__)
 
@@ -137,7 +135,7 @@ class Learner(Stage):
         self._pace.turn_to("waiting")
         if trained or (not stands and self._can_train()):
             return 0.0
-        return _TIMELY_S if self._backlog.pending else _IDLE_S
+        return self._backlog.look_in_s(self._settings.batch, self._clock.now())
 
     def _train(self) -> bool:
         """Train if a batch is due; return whether there was one."""

@@ -6,7 +6,7 @@ recorded ones; its label proves nothing. The texts are sampled once, from the an
     probes/00000012.msgpack     32 bytes of BLAKE3 over what follows; a ProbeRecord as msgpack
 
 Legend: P texts, L tokens of each, N = P * (L - 1) tokens that have something before them, K choices at each.
-docs/decisions/0009-what-a-probe-can-tell.md has the measurements behind the limits.
+docs/decisions/0009-probes.md has the measurements behind the limits.
 """
 
 from collections.abc import Sequence

@@ -17,6 +17,9 @@ from learner.sequences.masks import MasksOfTurns
 from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
 from learner.sequences.tensors import sampled_places
 
+_IDLE_S = 1.0
+_TIMELY_S = 0.2  # while something waits
+
 
 @dataclass
 class Backlog:
@@ -74,13 +77,23 @@ class Backlog:
 
     def is_ready(self, settings: BatchSettings, now: datetime) -> bool:
         """Return whether there are enough rewards for a batch, or fewer that have waited long enough."""
+        return self.ready_in_s(settings, now) <= 0
+
+    def ready_in_s(self, settings: BatchSettings, now: datetime) -> float:
+        """Return in how many seconds there is a batch, should no further reward come; infinite where there is none."""
         available = self.mixture.available(self.pending.values(), settings.turns, now)
         if len(available) >= settings.turns:
-            return True
+            return 0.0
         if len(available) < settings.min_turns:
-            return False
+            return math.inf
         awaited = parted(available)[0] or available  # simulated ones may have waited for production to come
-        return (now - awaited[0].decided_at).total_seconds() >= settings.max_wait_s
+        return max(0.0, settings.max_wait_s - (now - awaited[0].decided_at).total_seconds())
+
+    def look_in_s(self, settings: BatchSettings, now: datetime) -> float:
+        """Return in how many seconds to look at the time again, and at what is wanted of the learner; never 0."""
+        if not self.pending:
+            return _IDLE_S
+        return min(self.ready_in_s(settings, now), _TIMELY_S) or _TIMELY_S
 
     def choose(self, settings: BatchSettings, now: datetime) -> list[Reward]:
         """Return the oldest as far as the mixture admits them, each with other waiting turns of its session.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from serving.releases import LoopTimer
 
 _LOOK_S = 0.2
-_RECENT_TEXTS = 16
+_RECENT_TEXTS = 5
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ class LocalServing:
             anchor,
             prompts=probe_prompts(load_renderer(foundation.model)),
             recent=partial(_recent_texts, foundation.store),
+            blobs=foundation.blobs,
             record=foundation.layout.model_check,
             progress=Progress("service", "loads the model", _size_of(foundation.model)),
         )

@@ -3,7 +3,7 @@
 The learner trains in a process of its own, and each policy version carries what it did."""
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 
 from core import telemetry
@@ -28,11 +28,14 @@ class PolicyObserver(Stage):
     def __init__(self, log: EventLog, timer: LoopTimer) -> None:
         super().__init__()
         self._timer = timer
+        self.on_version: Callable[[], None] | None = None  # called when versions were published
         self.source = PlainRecords(log.reader([Topic.POLICIES]))
         self._shown: set[str] = set()
         self._seen: set[PolicyRef] = set()  # a restarted learner says its newest version again
 
     def handle(self, records: Sequence[Record]) -> None:
+        if self.on_version is not None:
+            self.on_version()
         for record in records:
             if isinstance(record.event, PolicyVersion) and record.event.version not in self._seen:
                 self._seen.add(record.event.version)

@@ -23,6 +23,7 @@ from onward.wiring.stages import STAGES, Neighbours, readers
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from onward.wiring.observer import PolicyObserver
     from serving.releases import LoopTimer, StoreTraffic
 
 
@@ -42,7 +43,7 @@ class Service:
 
 def build_service(foundation: Foundation) -> Service:
     """Build everything in one process tree, but the HTTP application. Nothing runs yet."""
-    from serving.releases import LoopTimer, StoreTraffic
+    from serving.releases import LoopTimer, ReleaseController, StoreTraffic
 
     settings = foundation.settings
     log = _spooling(foundation, foundation.layout.spool)
@@ -54,7 +55,10 @@ def build_service(foundation: Foundation) -> Service:
     rows = [row for row in STAGES if row.is_wanted(settings)]
     makers = {row.name: partial(row.make, foundation, beside) for row in rows if not row.is_child}
     stages: dict[str, Stage] = {name: make() for name, make in makers.items()}
-    stages |= {"observer": _build_observer(log, timer), "traffic": traffic, **serving.stages}
+    observer = _build_observer(log, timer)
+    if isinstance(releases := stages.get("releases"), ReleaseController):
+        observer.on_version, releases.is_told = releases.wake, True
+    stages |= {"observer": observer, "traffic": traffic, **serving.stages}
     return Service(foundation, log, serving, traffic, live_state, stages, makers)
 
 
@@ -123,7 +127,7 @@ def announcing(foundation: Foundation) -> Iterator[Announcer | None]:
         yield announcer
 
 
-def _build_observer(log: EventLog, timer: "LoopTimer") -> Stage:
+def _build_observer(log: EventLog, timer: "LoopTimer") -> "PolicyObserver":
     from onward.wiring.observer import PolicyObserver
 
     return PolicyObserver(log, timer)

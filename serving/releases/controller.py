@@ -44,13 +44,14 @@ from serving.releases.targets import Intent, can_split, leaves_users, plan
 from serving.releases.view import ReleaseView, look
 
 _LOOK_S = 0.2
-_WOKEN_S = 0.5  # where the store tells of changes: how often the log is asked what became of turns
+_WOKEN_S = 0.5  # where it is told of changes: how often the log is asked what became of turns
 _STANDS_BY_S = 1.0
+_VERIFIED_AHEAD_S = 0.5  # of when a version may serve: it takes a while, and a newer one may still come
 logger = logging.getLogger(__name__)
 
 
 class ReleaseController(Stage):
-    """Woken when a host's status has changed."""
+    """Woken when a host's status has changed, and when a version was published where it `is_told`."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class ReleaseController(Stage):
         `holder` names this process in the lease; `on_change` is called when targets have changed. Without `cases`
         candidates are not asked any."""
         super().__init__()
+        self.is_told = False  # woken by who reads of new versions
         self._store, self._clock = store, clock
         store.wake(self.woken)
         self._serving, self._settings, self._vocabulary = serving, settings, vocabulary
@@ -102,8 +104,10 @@ class ReleaseController(Stage):
         told = self._chain.announce()
         if told or more:
             return 0.0
-        is_quiet = view is None or not (view.candidates or view.canary or view.orders)
-        return _WOKEN_S if is_quiet and self._store.wakes else _LOOK_S
+        if view is None or not (view.candidates or view.canary or view.orders):
+            return _WOKEN_S if self._store.wakes or self.is_told else _LOOK_S
+        due_in_s = self._due_in_s()
+        return min(_LOOK_S, due_in_s) if due_in_s > 0 else _LOOK_S
 
     def close(self) -> None:
         self._ask_nothing()
@@ -207,12 +211,13 @@ class ReleaseController(Stage):
             self._ask_nothing()
             return self._intent(view)
         candidate, others = self._candidates.choose(view)
-        if candidate is not None and self._due_in_s() <= 0:
+        is_early = self._due_in_s() > _VERIFIED_AHEAD_S
+        if candidate is not None and not is_early:
             self._candidates.current = candidate.version
         if others:
             self._write(view, [self._event(*step, "gate") for step in others])
             return None  # look again: the chain has grown
-        if candidate is None or self._due_in_s() > 0:
+        if candidate is None or is_early:
             self._ask_nothing()
             return self._intent(view)
         why = view.refused_by_all(candidate.version)
@@ -225,7 +230,8 @@ class ReleaseController(Stage):
         if why is not None:
             self._reject(view, candidate.version, why)
             return None
-        if figures is None:
+        if figures is None or self._due_in_s() > 0:  # only switching is spaced
+            self._ask_nothing()
             return self._intent(view, hold=frozenset({candidate.version}))
         if self._cases is not None and not self._cases.has_judged(view, candidate):
             if view.experiment is not None and not any(replica.holds_many for replica in view.replicas):
@@ -359,7 +365,7 @@ class ReleaseController(Stage):
         told = list(steps)
         self._chain.write(view.sequence, told, also)
         if any(step.state == "live" for step in told):
-            self._swapped_at_s, self._current = self._clock.monotonic(), None
+            self._swapped_at_s = self._clock.monotonic()
 
     def _event(self, version: PolicyRef, state: ReleaseState, why: str, by: str) -> Release:
         return Release(

@@ -16,7 +16,7 @@ class BatchSettings(Section):
     """Scored turns in an update."""
     min_turns: int = Field(default=16, ge=2)
     """Fewest turns in an update."""
-    max_wait_s: float = Field(default=2.0, gt=0)
+    max_wait_s: float = Field(default=1.0, gt=0)
     """A smaller batch of at least `min_turns` trains when its oldest turn has waited so long."""
     backlog_turns: int = Field(default=192, ge=2)
     """Most turns that wait for an update; beyond it simulated ones are dropped first where production has any, then the

@@ -9,12 +9,13 @@ from pathlib import Path
 import msgspec
 
 from core import telemetry
-from core.errors import Conflict, EngineUnavailable
+from core.errors import Conflict, EngineUnavailable, WeightsError
 from core.events import Sampling
 from core.grammars.library import grammars_of
 from core.grammars.masks import Masks
 from core.ids import PolicyRef
-from core.ports import GenerateRequest, TokenChunk, Weights, WeightsRef
+from core.model.probes import ProbeRecord, get_probe, has_probe
+from core.ports import Blobs, GenerateRequest, TokenChunk, Weights, WeightsRef
 from core.settings import ServingSettings
 from serving.engines.local.llama_forward import Progress
 from serving.engines.local.model import Decoder, context_length, load_decoder
@@ -38,16 +39,17 @@ class LocalEngine:
         *,
         prompts: Texts = (),
         recent: Callable[[], Texts] = tuple,
+        blobs: Blobs | None = None,
         record: Path | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Load the anchor.
 
         `prompts`: the beginnings of the probe's texts (core.model.probe_prompts); `recent`: recent texts of users that
-        may be learned from; `record`: the file that says which model was compared with transformers; `progress`: told
-        of the loading. Raises ConfigError naming the setting that does not fit, WeightsError when the anchor cannot be
-        loaded."""
-        self._weights = weights
+        may be learned from; `blobs`: where publishers record what versions answer to the probe, None where nobody does;
+        `record`: the file that says which model was compared with transformers; `progress`: told of the loading. Raises
+        ConfigError naming the setting that does not fit, WeightsError when the anchor cannot be loaded."""
+        self._weights, self._blobs = weights, blobs
         self._grammars = grammars_of(model_dir)
         self._grammars.has_engine = True
         template = load_decoder(model_dir, settings, record)
@@ -57,7 +59,8 @@ class LocalEngine:
         self._versions = Versions(anchor_decoder, anchor, base)
         self._vocabulary: int = template.vocabulary
         self._context_length = context_length(template.model.config, settings)
-        self._probe = Probe(anchor_decoder, self._context_length, prompts, recent)
+        dtype = settings.local.dtype
+        self._probe = Probe(anchor_decoder, self._context_length, prompts, recent, self._recorded, dtype)
         self._scheduler = Scheduler(self._versions.decoders, anchor.version, settings.local, self._context_length)
         _give_back()
         telemetry.POLICY_VERSION.set(anchor.version.version)
@@ -170,7 +173,15 @@ class LocalEngine:
             return self._probe.measure((version, candidate), (live, serving))
 
     def what_is_wrong(self, version: PolicyRef) -> str | None:
-        return None if self.probe(version)["finite"] == 1 else "its probe is not finite"
+        try:
+            return None if self.probe(version)["finite"] == 1 else "its probe is not finite"
+        except WeightsError as error:
+            return str(error)
+
+    def _recorded(self, version: PolicyRef) -> ProbeRecord | None:
+        if self._blobs is None or not has_probe(self._blobs, version):
+            return None
+        return get_probe(self._blobs, version, self._versions.digests.get(version))
 
     def switch(self, version: PolicyRef) -> None:
         with self._using(version):

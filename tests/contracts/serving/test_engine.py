@@ -26,7 +26,8 @@ TWO, THREE = base_ref(2), base_ref(3)
 
 @contextmanager
 def local(world: Published) -> Iterator[Engine]:
-    engine = LocalEngine(ServingSettings(local=LocalEngineSettings(slots=4)), MODEL, world.weights, world.refs[ANCHOR])
+    settings = ServingSettings(local=LocalEngineSettings(slots=4))
+    engine = LocalEngine(settings, MODEL, world.weights, world.refs[ANCHOR], blobs=world.blobs)
     engine.start()
     yield engine
     engine.close()

@@ -76,6 +76,9 @@ def test_an_update_waits_for_production_that_its_share_needs() -> None:
     backlog = backlog_of(waiting, simulated=0.25)
     assert not backlog.is_ready(BATCH, now_of(waiting, 1.0)), "3 and 1 make the fewest, and have not waited"
     assert backlog.is_ready(BATCH, now_of(waiting, 11.0))
+    due_s = 1.0 + backlog.ready_in_s(BATCH, now_of(waiting, 1.0))
+    assert backlog.look_in_s(BATCH, now_of(waiting, due_s - 0.05)) == pytest.approx(0.05), "just in time"
+    assert backlog.look_in_s(BATCH, now_of(waiting, 1.0)) == backlog.look_in_s(BATCH, now_of(waiting, 11.0)) == 0.2
     assert sources(backlog.choose(BATCH, now_of(waiting, 11.0))) == {"production": 3, "simulated": 1}
 
 

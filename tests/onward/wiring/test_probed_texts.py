@@ -22,9 +22,9 @@ def test_a_service_looks_where_its_users_are(tmp_path: Path) -> None:
         serving = LocalServing(foundation, foundation.log, LoopTimer())
         publish_anchor(foundation, foundation.log)
         with closing(serving.policy) as engine:
-            probe = engine._probe
-            for texts in (probe._sequences_LP, get_probe(foundation.blobs, base_ref(1)).token_ids):
-                assert sum(ANSWERS in "".join(map(said, text)) for text in texts) >= len(texts) / 2
+            probe, texts = engine._probe, get_probe(foundation.blobs, base_ref(1)).token_ids
+            assert sum(ANSWERS in "".join(map(said, text)) for text in texts) >= len(texts) / 2
+            assert probe._record(base_ref(1)) is not None
             turns = [msgspec.structs.replace(one_turn(new_session_id()), learn=learn) for learn in (False, True)]
             with foundation.store.work() as work:
                 work.turns.put(turns)

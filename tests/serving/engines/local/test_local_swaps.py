@@ -192,8 +192,9 @@ def test_the_probe_looks_at_what_users_said_of_late(world: World) -> None:
     begun = [(3, 4, 5)]
     settings = ServingSettings(local=LocalEngineSettings(slots=2))
     engine = LocalEngine(settings, world.model_dir, world.weights, world.anchor, prompts=begun, recent=lambda: said)
-    assert {tuple(sequence[:3]) for sequence in engine._probe._sequences_LP} == set(begun)
-    drawn = {token for sequence in engine._probe._sequences_LP for token in sequence}
+    engine.probe(world.anchor.version)
+    assert {tuple(sequence[:3]) for sequence in engine._probe._drawn_LP} == set(begun)
+    drawn = {token for sequence in engine._probe._drawn_LP for token in sequence}
     word = next(token for token in range(VOCABULARY) if token not in drawn)
 
     def forget_one_word(tensors: dict[str, torch.Tensor]) -> None:
@@ -208,6 +209,6 @@ def test_the_probe_looks_at_what_users_said_of_late(world: World) -> None:
     after = engine.probe(base_ref(310))
     assert after["kl_to_live"] > 2 * before["kl_to_live"]
     assert after["entropy"] == before["entropy"]
-    said[:] = [(9, 10, 11) * 10] * 5 + [(word,) * 20] * 2
+    said[:] = [(word,) * 20] * 2 + [(9, 10, 11) * 10] * 3
     assert engine.probe(base_ref(310))["kl_to_live"] < after["kl_to_live"] / 2, "a few of many decide nothing"
     assert engine.probe(base_ref(1))["kl_to_live"] == pytest.approx(0, abs=1e-6)

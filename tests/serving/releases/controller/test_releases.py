@@ -78,13 +78,17 @@ def test_swaps_keep_their_distance(start_world: MakeWorld) -> None:
     """The first may swap at once; early ones wait, and the newest of them is next."""
     world = start_world(settings={"serving.versions.min_swap_interval_s": 10})
     world.release()
-    for seconds in (0.0, 5.0, 4.9):
+    for seconds in (0.0, 5.0, 4.4):
         world.clock.advance(seconds)
         world.publish(2)
         world.run()
         assert world.check_one_lives() == 2
     assert world.engine.loads == [2], "it is not known yet which of them will serve"
-    world.clock.advance(0.1)
+    world.clock.advance(0.2)
+    world.run()
+    assert world.engine.loads == [2, 5], "verified ahead, since only the swap is spaced"
+    assert world.check_one_lives() == 2
+    world.clock.advance(0.4)
     world.run()
     assert world.states() == {1: "retired", 2: "retired", 3: "superseded", 4: "superseded", 5: "live"}
 
