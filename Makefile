@@ -26,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes: where Python may not keep bytecode, each of them compiles all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install reasoning clients demo rollouts run docs services services-down browser sandbox ide unit test quick timed verify verify-parts deep deep-parts soak faults hostile check bench gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
+.PHONY: install reasoning clients demo rollouts run docs services services-down browser sandbox ide unit test quick timed verify verify-parts deep deep-parts soak faults hostile check bench bench-headline gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed
 
@@ -125,6 +125,9 @@ check: install ## format, lint, types, layers
 
 bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sandboxes `make sandbox`, sglang_overhead, swap_stall and idle_tree `make sglang-cpu`
 	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials crowd_trials fall_trials off_policy_trials regret staleness late_outcomes credits monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall idle_tree sandboxes code_search); do $(BIN)/python -m bench $$name || exit 1; done
+
+bench-headline: install ## the figures by which somebody sees that it got slower, in ten minutes, into docs/results.md; AGAINST=COMMIT beside that commit, in twenty
+	$(BIN)/python -m bench headline $(if $(AGAINST),--against $(AGAINST)) $(NAME)
 
 gpu: install ## MODEL in the whole service on this machine's GPUs: serving, learning by adapters and whole, swaps; says so where there is none
 	$(BIN)/python -m bench gpu --model $(or $(MODEL),models/tiny)

@@ -5,7 +5,7 @@
 The code of a result is the benchmark's module, all of ours that it imports, and the programs that these start with
 `-m`, each with what it imports. Comments, docstrings and formatting do not count, nor does a file's place. A result
 that is older than its code, was made on a changed tree, or by a commit that the history does not have, is named; one
-without whole rows is an error."""
+without whole rows is an error. So is a headline that forty commits have passed by, or that its page does not show."""
 
 import ast
 import io
@@ -23,6 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.headline.page import is_shown
 from bench.table import RESULTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,6 +45,8 @@ OURS = (
 MADE_BY_TESTS = {"faults": "fault_table", "hostile": "test_hostile"}
 """Results that no benchmark makes: the module among the tests that does."""
 NOT_MEASURED = {"bench/table.py"}  # it writes down what was measured
+HEADLINE = "headline"
+MOST_COMMITS = 40  # that may have changed the code since the headline was made: about what two releases are made of
 NAMED = 3  # changed files that are shown of each
 Tree = Mapping[str, bytes]
 """The source files at one commit, by path."""
@@ -233,6 +236,14 @@ def _content(files: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return file.read()
 
 
+def commits_since(commit: str) -> int | None:
+    """Return how many commits changed the code since; None for one that the history does not have."""
+    product = (each for each in OURS if not each.startswith(("bench", "tests")))
+    git = ["git", "rev-list", "--count", f"{commit}..HEAD", "--", *product]
+    counted = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False)
+    return int(counted.stdout) if counted.returncode == 0 else None
+
+
 def main() -> None:
     try:
         found = list(states())
@@ -245,6 +256,13 @@ def main() -> None:
     names = {state.name for state in found}
     older = sorted({state.name for state in found if not state.is_current})
     print(f"{len(older)} of {len(names)} results are not of today's code: {', '.join(older) or 'none'}")
+    if HEADLINE in names:
+        if (since := commits_since(next(state.commit for state in found if state.name == HEADLINE))) is None:
+            sys.exit("bench-check: the headline was made by a commit that is not in the history: make bench-headline")
+        if since > MOST_COMMITS:
+            sys.exit(f"bench-check: the code has changed in {since} commits since the headline: make bench-headline")
+        if not is_shown():
+            sys.exit("bench-check: docs/results.md shows another headline than bench/results/headline.json")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@
 Each prints its port once it listens. Both run with uvloop, httptools, and the interpreter and its garbage collector
 set as in production."""
 
-import asyncio
 import gc
 import json
 import socket
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+import uvloop
 from fastapi import Body, FastAPI
 from fastapi.responses import StreamingResponse
 
@@ -186,7 +186,7 @@ def serve(app: FastAPI) -> None:
         print(listener.getsockname()[1], flush=True)
         await server.serve(sockets=[listener])
 
-    asyncio.run(main())
+    uvloop.run(main())  # as the service does; a server that is given a loop takes it as it is
 
 
 if __name__ == "__main__":

@@ -1,0 +1,44 @@
+"""The headline's rows as a table of `docs/results.md`, and whether they are there as they were measured."""
+
+import json
+from pathlib import Path
+
+from bench.table import RESULTS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results.md"
+BEGIN, END = "<!-- headline: made by `make bench-headline` -->", "<!-- end of headline -->"
+
+
+def table() -> str:
+    """Return the rows of `bench/results/headline.json` as Markdown."""
+    content = json.loads((RESULTS / "headline.json").read_text())
+    before = content.get("against")
+    lines = [f"At {content['commit']}, on {content['machine']}.", ""]
+    heads = ["figure", "now", "spread", *([f"at {before}"] if before else []), "against", "goal", "holds"]
+    lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for row in content["rows"]:
+        low, high = row["spread"]
+        then = [f"{row['before']:.3g}" if "before" in row else "–"] if before else []
+        cells = [row["metric"], f"{row['value']:.3g} {row['unit']}", f"{low:.3g} to {high:.3g}", *then]
+        cells += [row["against"], f"{row['goal']:g}", "yes" if row["holds"] else "no"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def page_with(text: str, rows: str) -> str:
+    """Return the page's text with these rows between its marks. Raises ValueError where it has none."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{PAGE}: the marks of the headline's rows are missing")
+    return f"{before}{BEGIN}\n{rows}\n{END}{after}"
+
+
+def write_page() -> None:
+    PAGE.write_text(page_with(PAGE.read_text(), table()))
+
+
+def is_shown() -> bool:
+    """Return whether the page has the rows as they were measured."""
+    text = PAGE.read_text()
+    return page_with(text, table()) == text

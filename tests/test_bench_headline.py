@@ -1,0 +1,55 @@
+"""The headline says what got worse and nothing else, and its page shows what was measured."""
+
+import pytest
+
+from bench.check import commits_since
+from bench.headline.figures import FIGURES, Figure, middle
+from bench.headline.headline import MEASURES, checked_out, rows_of
+from bench.headline.page import BEGIN, END, page_with
+from bench.table import commit
+
+SECONDS = Figure("served", "demo: feedback to served", "s", "the bar", "less", 1.5)
+RATE = Figure("rate", "answers", "times", "a bare server", "more", 0.6)
+
+
+@pytest.mark.parametrize(
+    ("figure", "now", "then", "is_worse"),
+    [
+        (SECONDS, [3.0, 3.3], [1.4, 1.6], True),
+        (SECONDS, [1.4, 1.6], [3.0, 3.3], False),
+        (SECONDS, [1.5, 3.3], [1.4, 1.6], False),
+        (SECONDS, [1.52, 1.53], [1.5, 1.51], False),
+        (RATE, [0.41, 0.42], [0.5, 0.47], True),
+        (RATE, [0.5, 0.47], [0.41, 0.42], False),
+    ],
+)
+def test_worse_is_what_is_worse_in_every_round_and_by_more_than_a_little(
+    figure: Figure, now: list[float], then: list[float], is_worse: bool
+) -> None:
+    assert figure.is_worse(now, then) is is_worse
+
+
+def test_rows_have_their_spread_and_what_was_before() -> None:
+    found, before = {"served_p50": [2.0, 1.0]}, {"served_p50": [3.0], "log": [1.0]}
+    (row,) = rows_of(found, before)
+    assert (row["value"], row["spread"], row["before"], row["holds"]) == (1.5, [1.0, 2.0], 3.0, True)
+    assert middle([4.0, 1.0, 2.0]) == 2.0
+    assert len({figure.name for figure in FIGURES}) == len({figure.metric for figure in FIGURES}) == len(FIGURES)
+
+
+def test_rows_stand_between_their_marks() -> None:
+    text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    assert page_with(text, "| new |") == f"before\n{BEGIN}\n| new |\n{END}\nafter\n"
+    with pytest.raises(ValueError, match="marks"):
+        page_with("no marks", "| new |")
+
+
+def test_another_commit_is_measured_by_todays_measurements() -> None:
+    head = commit().removesuffix("-dirty")
+    assert commits_since(head) == 0
+    assert commits_since("f" * 12) is None
+    with checked_out(head) as tree:
+        assert (tree / "bench" / "headline" / "measures.py").exists()
+        assert (tree / "onward").is_dir()
+    assert not tree.exists()
+    assert "demo" in MEASURES
