@@ -1,7 +1,8 @@
 """Group commit: items that arrive while one commit runs share the next.
 
 The durable write (an fsync) costs the same for one item and for a hundred, so one thread takes all waiting items,
-applies them together, and notifies each event loop once about all of its items."""
+applies them together, and notifies each event loop once about all of its items. A loop hands over at the end of its
+turn what was submitted in it, so that the thread is not woken for the first of many."""
 
 import asyncio
 import threading
@@ -17,6 +18,7 @@ from core.errors import LogUnavailable, OnwardError
 T = TypeVar("T")
 R = TypeVar("R")
 Waiter = asyncio.Future[R] | Future[R]
+Waiting = list[tuple[T, Waiter[R]]]
 
 
 class GroupCommit(Generic[T, R]):
@@ -28,7 +30,9 @@ class GroupCommit(Generic[T, R]):
     def __init__(self, name: str, apply: Callable[[Sequence[T]], Sequence[R | Exception]], max_items: int) -> None:
         self._apply = apply
         self._max_items = max_items
-        self._queue: SimpleQueue[tuple[T, Waiter[R]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Waiting[T, R] | None] = SimpleQueue()
+        self._rest: Waiting[T, R] = []  # of what was handed over, beyond a batch
+        self._of_turn: dict[asyncio.AbstractEventLoop, Waiting[T, R]] = {}
         self._lock = threading.Lock()  # so that nothing queues up behind the end
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -36,14 +40,24 @@ class GroupCommit(Generic[T, R]):
 
     def submit(self, item: T) -> asyncio.Future[R]:
         """Submit from the running event loop. Cancelling the wait does not withdraw the item."""
-        waiter: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._put(item, waiter)
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[R] = loop.create_future()
+        with self._lock:
+            if self._closed:
+                raise self._is_closed()
+            waiting = self._of_turn.setdefault(loop, [])
+            waiting.append((item, waiter))
+        if len(waiting) == 1:
+            loop.call_soon(self._hand_over, loop)
         return waiter
 
     def submit_blocking(self, item: T) -> R:
         """Submit from a thread."""
         waiter: Future[R] = Future()
-        self._put(item, waiter)
+        with self._lock:
+            if self._closed:
+                raise self._is_closed()
+            self._queue.put([(item, waiter)])
         return waiter.result()
 
     def close(self) -> None:
@@ -51,29 +65,36 @@ class GroupCommit(Generic[T, R]):
         with self._lock:
             if not self._closed:
                 self._closed = True
+                for loop in list(self._of_turn):
+                    self._queue.put(self._of_turn.pop(loop))
                 self._queue.put(None)
         self._thread.join()
 
-    def _put(self, item: T, waiter: Waiter[R]) -> None:
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
-            if self._closed:
-                raise LogUnavailable(f"{self._thread.name} is closed")
-            self._queue.put((item, waiter))
+            if loop in self._of_turn:  # else it was closed meanwhile
+                self._queue.put(self._of_turn.pop(loop))
+
+    def _is_closed(self) -> LogUnavailable:
+        return LogUnavailable(f"{self._thread.name} is closed")
 
     def _run(self) -> None:
-        batch: list[tuple[T, Waiter[R]]] = []
+        batch: Waiting[T, R] = []
         try:
             while batch := self._next_batch():
                 _deliver([waiter for _, waiter in batch], self._results([item for item, _ in batch]))
         finally:
             self._refuse(batch)
 
-    def _next_batch(self) -> list[tuple[T, Waiter[R]]]:
+    def _next_batch(self) -> Waiting[T, R]:
         """Return the waiting items, or wait for some; empty at the end."""
-        batch: list[tuple[T, Waiter[R]]] = []
-        entry = self._queue.get()
+        batch: Waiting[T, R] = []
+        entry = self._rest or self._queue.get()
+        self._rest = []
         while entry is not None:
-            batch.append(entry)
+            room = self._max_items - len(batch)
+            batch += entry[:room]
+            self._rest = entry[room:]
             if len(batch) == self._max_items:
                 return batch
             try:
@@ -96,10 +117,10 @@ class GroupCommit(Generic[T, R]):
         """Refuse all items after a defect in `apply`, which ends the thread, so that nobody waits for ever."""
         with self._lock:
             self._closed = True
+            batch = [*batch, *self._rest, *(each for waiting in self._of_turn.values() for each in waiting)]
+            self._of_turn.clear()
         while not self._queue.empty():
-            entry = self._queue.get()
-            if entry is not None:
-                batch.append(entry)
+            batch += self._queue.get() or []
         broken = LogUnavailable(f"{self._thread.name} broke down; whether this was appended is unknown")
         _deliver([waiter for _, waiter in batch], [broken] * len(batch))
 

@@ -32,16 +32,22 @@ class Capture:
             self.first_token_s = clock.monotonic()
             self.cached_tokens = chunk.cached_tokens or 0
             self.replica = chunk.replica
-        if chunk.version != self._last_version and chunk.token_ids:
-            self._last_version = chunk.version
-            self._version_starts.append((len(self.token_ids), chunk.version))
+        version = chunk.version
+        if version is not self._last_version and version != self._last_version and chunk.token_ids:
+            self._last_version = version
+            self._version_starts.append((len(self.token_ids), version))
         self.token_ids += chunk.token_ids
         self.logprobs += chunk.logprobs
-        self.top_logprobs += chunk.top_logprobs
-        self.grammar = chunk.grammar or self.grammar
-        self._take_sets(chunk.allowed)
-        self._reasons |= dict.fromkeys(chunk.untrainable_reasons)
-        self._guessed |= not chunk.confirmed
+        if chunk.top_logprobs:  # this and the following are rare, and there are many chunks
+            self.top_logprobs += chunk.top_logprobs
+        if chunk.grammar is not None:
+            self.grammar = chunk.grammar
+        if chunk.allowed:
+            self._take_sets(chunk.allowed)
+        if chunk.untrainable_reasons:
+            self._reasons |= dict.fromkeys(chunk.untrainable_reasons)
+        if not chunk.confirmed:
+            self._guessed = True
         if chunk.version_spans is not None:
             self._spans = chunk.version_spans
 

@@ -35,6 +35,26 @@ def test_what_arrives_during_one_commit_shares_the_next() -> None:
     commits.close()
 
 
+def test_what_one_turn_of_a_loop_submits_is_handed_over_together() -> None:
+    batches: list[list[int]] = []
+
+    def apply(items: Sequence[int]) -> Sequence[int]:
+        batches.append(list(items))
+        return items
+
+    async def main() -> list[int]:
+        waiting = []
+        for item in range(6):
+            waiting.append(commits.submit(item))
+            time.sleep(0.01)  # noqa: ASYNC251 - the thread has time to take one alone
+        return list(await asyncio.gather(*waiting))
+
+    commits = GroupCommit[int, int]("test", apply, max_items=4)
+    assert asyncio.run(main()) == list(range(6))
+    assert batches == [[0, 1, 2, 3], [4, 5]]
+    commits.close()
+
+
 def test_each_item_has_its_own_result_and_a_batch_fails_whole() -> None:
     def apply(items: Sequence[str]) -> Sequence[str | Exception]:
         if "disk" in items:
