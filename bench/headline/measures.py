@@ -4,6 +4,7 @@
 
 It prints the figures as JSON, by their names in `figures.py`."""
 
+import gc
 import json
 import statistics
 import subprocess
@@ -122,6 +123,9 @@ def log() -> Figures:
 def scorer() -> Figures:
     """Measure events a second from the log to rewards in SQLite, as a share of a reader that only decodes them."""
     clock, spec = SystemClock(), load_reward_spec(monitors_bench.SPEC)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 1000)  # as in the service
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-headline-") as folder, ExitStack() as stack:
         events = stack.enter_context(closing(SqliteEventLog(Path(folder) / "log.db", partitions=1, poll_s=0.01)))
         store = stack.enter_context(closing(open_sqlite(Path(folder) / "store.db")))

@@ -40,6 +40,11 @@ class Rules(Part):
         found = ((name, outcome.role_as(name)) for name, outcome in self.outcomes.items())
         return {name: role for name, role in found if role is not None}
 
+    @cached_property
+    def waits(self) -> tuple[tuple[float, str], ...]:
+        """Return how long each outcome is waited for, in seconds, the longest first."""
+        return tuple(sorted(((outcome.wait_s, name) for name, outcome in self.outcomes.items()), reverse=True))
+
     @model_validator(mode="after")
     def _consistent(self) -> "Rules":
         if self.clip[0] >= self.clip[1]:

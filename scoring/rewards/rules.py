@@ -63,6 +63,10 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
     rules = spec.rules(turn.workload, turn.namespace)
     if voiding := _voiding(turn, session, rules):
         return _void(voiding)
+    if not about and turn.revision < 0 and not (turn.closed or turn.purpose == "suggestion"):
+        ends_at = _due_at(turn, session, {}, rules, turn.opened_at)
+        if ends_at > now:  # as most are when they come: nothing to weigh
+            return _waiting(ends_at)
     less = outweighed(about, rules.roles)
     counted = [entry for entry in about if entry.outcome.outcome_id not in less]
     said = heard_of(turn, counted, rules)
@@ -107,6 +111,19 @@ def _voiding(turn: Turn, session: Session, rules: Rules) -> list[Outcome]:
         return []
     standing = (entry.outcome for subject in (turn.inference_id, None) for entry in session.standing_of(subject))
     return [each for each in standing if rules.roles.get(each.name) == "void" and each.value is True]
+
+
+def _waiting(due_at: datetime) -> Decision:
+    return Decision(
+        decided=False,
+        due_at=due_at,
+        closed=False,
+        value=0.0,
+        components={},
+        outcome_ids=(),
+        contradicting=(),
+        why="",
+    )
 
 
 def _void(voiding: Sequence[Outcome]) -> Decision:
@@ -197,7 +214,7 @@ def _due_at(
     if turn.purpose == "suggestion":
         wait_s = spec.suggestion.wait_s
     else:
-        wait_s = max((awaited.wait_s for name, awaited in spec.outcomes.items() if name not in heard), default=0.0)
+        wait_s = next((wait_s for wait_s, name in spec.waits if name not in heard), 0.0)
     ends = [(seen_at or turn.opened_at) + timedelta(seconds=wait_s)]
     if session.last_at is not None:
         ends.append(session.last_at + timedelta(seconds=spec.session.idle_timeout_s))
