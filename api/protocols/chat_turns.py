@@ -119,7 +119,9 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
     max_tokens = room_for_answer(prompt_tokens, context_length, wanted, asked_by, default, "messages", rules)
     sampling, overridden = overrule(sampling_of(body, max_tokens), rules, place.session_id)
     if asked.wanted is not None:
-        grammar = await grammar_of(services.renderer, asked.wanted, place.prompt_token_ids, intake.identity)
+        grammar = await grammar_of(
+            services.renderer, asked.wanted, place.prompt_token_ids, intake.identity, intake.cache_scope
+        )
         sampling = msgspec.structs.replace(sampling, grammar=grammar)
     await take_session(services, intake, place.session_id)
     return TurnPlan(

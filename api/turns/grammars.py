@@ -35,9 +35,9 @@ _lines: Final[dict[tuple[asyncio.AbstractEventLoop, tuple[str | None, ...]], _Li
 
 
 async def grammar_of(
-    renderer: Renderer, wanted: WantedAnswer, prompt_token_ids: Sequence[int], identity: Identity
+    renderer: Renderer, wanted: WantedAnswer, prompt_token_ids: Sequence[int], identity: Identity, scope: str
 ) -> Grammar:
-    """Return the grammar; `identity` says whose line the request waits in.
+    """Return the grammar; `identity` says whose line the request waits in, `scope` whose grammars are known.
 
     Raises InvalidRequest naming the field at fault, also where compiling takes too long; Overloaded where waiting for
     it does, or where too many requests of the same caller wait already."""
@@ -45,7 +45,7 @@ async def grammar_of(
 
     def compiled() -> Grammar:
         loop.call_soon_threadsafe(begun.set)
-        return renderer.grammar(wanted, prompt_token_ids)
+        return renderer.grammar(wanted, prompt_token_ids, scope)
 
     with _in_line(identity) as head:
         try:

@@ -23,6 +23,7 @@ VERSION: Final = str(llguidance.__version__)
 MAX_GRAMMAR_BYTES: Final = 128 << 10
 TOO_COMPLEX: Final = "grammar_too_complex"
 _MOST_COMPILED: Final = 32  # each has up to some MiB of states
+_MOST_OF_A_SCOPE: Final = 8  # so that nobody's take the place of all others'
 _LIMITS: Final = LLParserLimits(
     initial_lexer_fuel=500_000,  # 10 ms
     step_lexer_fuel=100_000,  # 7 ms
@@ -32,6 +33,8 @@ _LIMITS: Final = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,  # they are shown to clients, and logged
 )
+
+_Key = tuple[str | None, str, tuple[int, ...]]  # the scope within which it is known, the text, the stop tokens
 
 
 class Grammars:
@@ -44,18 +47,18 @@ class Grammars:
         self.has_engine = False
         """Whether an engine of this process takes matchers from here."""
         self._tokenizers: dict[tuple[int, ...], LLTokenizer] = {}
-        self._compiled: OrderedDict[tuple[str, tuple[int, ...]], LLMatcher] = OrderedDict()
+        self._compiled: OrderedDict[_Key, LLMatcher] = OrderedDict()
 
     @property
     def vocabulary(self) -> int:
         return _vocabulary_of(self._directory)
 
-    def matcher(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLMatcher:
-        """Return a matcher at its beginning; the first of a grammar is compiled, which may take a second.
+    def matcher(self, grammar: Grammar, stop_token_ids: tuple[int, ...], scope: str | None = None) -> LLMatcher:
+        """Return a matcher at its beginning; a `scope`'s first of a grammar is compiled, which may take a second.
 
-        `stop_token_ids` are allowed where the grammar may end. Raises InvalidRequest for what is no grammar, or is
-        beyond the bounds."""
-        key = grammar.text, stop_token_ids
+        That another scope has it compiled shows in no time. `stop_token_ids` are allowed where the grammar may end.
+        Raises InvalidRequest for what is no grammar, or is beyond the bounds."""
+        key = scope, grammar.text, stop_token_ids
         with self._lock:
             found = self._compiled.get(key)
             if found is not None:
@@ -63,10 +66,17 @@ class Grammars:
         if found is None:
             found = self.compile(grammar, stop_token_ids)
             with self._lock:
-                self._compiled[key] = found
-                while len(self._compiled) > _MOST_COMPILED:
-                    self._compiled.popitem(last=False)
+                self._keep(key, found)
         return found.deep_copy()
+
+    def _keep(self, key: _Key, compiled: LLMatcher) -> None:
+        """Keep it in the place of its scope's oldest, or of the oldest of all."""
+        self._compiled[key] = compiled
+        own = [each for each in self._compiled if each[0] == key[0] and key[0] is not None]
+        if len(own) > _MOST_OF_A_SCOPE:
+            del self._compiled[own[0]]
+        if len(self._compiled) > _MOST_COMPILED:
+            self._compiled.popitem(last=False)
 
     def compile(self, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> LLMatcher:
         """Compile a grammar, and keep nothing of it. Raises InvalidRequest as `matcher` does."""

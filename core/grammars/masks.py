@@ -32,9 +32,11 @@ class Masks:
 
     `digest` is a chain over the masks of all tokens told: blake2b of the digest before and of the mask."""
 
-    def __init__(self, grammars: Grammars, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> None:
-        """Begin. Raises InvalidRequest for a grammar that cannot be compiled."""
-        self._matcher = grammars.matcher(grammar, stop_token_ids)
+    def __init__(
+        self, grammars: Grammars, grammar: Grammar, stop_token_ids: tuple[int, ...], scope: str | None = None
+    ) -> None:
+        """Begin; `scope` as in `Grammars.matcher`. Raises InvalidRequest for a grammar that cannot be compiled."""
+        self._matcher = grammars.matcher(grammar, stop_token_ids, scope)
         self._vocabulary, self._stop_token_ids = grammars.vocabulary, stop_token_ids
         self._mask: Words | None = None
         self._is_over = False

@@ -52,14 +52,18 @@ class Trials:
         self._lock = threading.Lock()
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
 
-    def check(self, grammar: Grammar, stop_token_ids: tuple[int, ...], until_s: float) -> None:
+    def check(
+        self, grammar: Grammar, stop_token_ids: tuple[int, ...], until_s: float, scope: str | None = None
+    ) -> None:
         """Return once the grammar is known to compile within the bounds, and by `until_s` of the monotonic clock.
 
+        What is known is known to the same `scope` alone: another's grammar that came back at once would tell of it.
         Raises InvalidRequest where it does not, Overloaded where that could not be found out now."""
         if len(grammar.text.encode()) > MAX_GRAMMAR_BYTES:
             raise InvalidRequest(f"the grammar is larger than {MAX_GRAMMAR_BYTES} bytes", code=TOO_COMPLEX)
         asked = msgspec.json.encode(Trial(grammar.text, stop_token_ids))
-        verdict = self._verdict(blake3(asked).digest(), asked, until_s)
+        key = blake3((scope or "").encode() + b"\0" + asked).digest()
+        verdict = self._verdict(key, asked, until_s)
         if verdict.refused is not None:
             raise InvalidRequest(verdict.refused, code=verdict.code)
 

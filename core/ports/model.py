@@ -19,7 +19,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: int = 0
     version: PolicyRef | None = None  # None: whatever is live, following swaps
     cache_key: str | None = None  # requests with one key go to one replica, where their prefix is: the session
-    cache_scope: str | None = None  # only requests of one scope go on from what another has computed
+    cache_scope: str | None = None  # only requests of one scope go on from what another has computed or compiled
     remember: bool = True  # False: the engine's cache keeps nothing of it, where the engine can be told so
     priority: Priority = "normal"  # low: it waits for all others, and is paused for them; its tokens stay exact
     is_case: bool = False  # nobody's: who answers it does not serve users yet
@@ -156,11 +156,12 @@ class Renderer(Protocol):
         """Why there is no grammar of the model's calls of tools; None where there is one."""
         ...
 
-    def grammar(self, wanted: WantedAnswer, after: Sequence[int]) -> Grammar:
+    def grammar(self, wanted: WantedAnswer, after: Sequence[int], scope: str | None = None) -> Grammar:
         """Return the grammar of the wanted answer to a prompt, of which it is known that it compiles within the bounds.
 
-        It may take seconds: keep it off the event loop. Raises InvalidRequest naming the field whose schema is none,
-        says what no grammar can, or is beyond the bounds; Overloaded where that cannot be found out now."""
+        It may take seconds, but where the same `scope` has asked for it: keep it off the event loop. Raises
+        InvalidRequest naming the field whose schema is none, says what no grammar can, or is beyond the bounds;
+        Overloaded where that cannot be found out now."""
         ...
 
     def token_text(self, token_id: int) -> str:

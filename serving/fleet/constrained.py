@@ -25,12 +25,17 @@ class Followed:
 
     @classmethod
     async def begin(
-        cls, grammars: Grammars, grammar: Grammar, stop_token_ids: tuple[int, ...], llguidance: str
+        cls,
+        grammars: Grammars,
+        grammar: Grammar,
+        stop_token_ids: tuple[int, ...],
+        llguidance: str,
+        scope: str | None = None,
     ) -> "Followed":
-        """Begin an answer of an engine with this version of llguidance.
+        """Begin an answer of an engine with this version of llguidance; `scope` as in `Grammars.matcher`.
 
         Raises InvalidRequest for a grammar that cannot be compiled."""
-        masks = await asyncio.to_thread(Masks, grammars, grammar, stop_token_ids)
+        masks = await asyncio.to_thread(Masks, grammars, grammar, stop_token_ids, scope)
         return cls(masks, same_library=llguidance == VERSION)
 
     async def take(self, chunk: TokenChunk) -> TokenChunk:

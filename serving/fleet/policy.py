@@ -179,7 +179,9 @@ class FleetPolicy:
         grammar = request.sampling.grammar
         if grammar is None or self._grammars is None:
             return None
-        return await Followed.begin(self._grammars, grammar, request.stop_token_ids, replica.llguidance)
+        return await Followed.begin(
+            self._grammars, grammar, request.stop_token_ids, replica.llguidance, request.cache_scope
+        )
 
     def _heard(self, chunk: TokenChunk, request: GenerateRequest) -> None:
         telemetry.GENERATED_TOKENS.inc(len(chunk.token_ids))

@@ -40,7 +40,7 @@ class AnswerGrammars:
             else f"no grammar is known of the calls that {self._family.name} models write"
         )
 
-    def compiled(self, wanted: WantedAnswer, *, thinks: bool, is_thinking: bool) -> Grammar:
+    def compiled(self, wanted: WantedAnswer, scope: str | None, *, thinks: bool, is_thinking: bool) -> Grammar:
         """Return the grammar of the wanted answer, which compiles within the bounds.
 
         Raises InvalidRequest naming the field at fault, Overloaded where that cannot be found out now."""
@@ -56,25 +56,25 @@ class AnswerGrammars:
         thoughts = Thoughts(marks.opening, marks.closing, is_thinking) if thinks else None
         grammar = Grammar(text=answer_grammar(wanted, self._form, thoughts, self._cut))
         try:
-            self._trials.check(grammar, self._stop_token_ids, until_s)
+            self._trials.check(grammar, self._stop_token_ids, until_s, scope)
         except InvalidRequest as error:
-            self._blame(wanted, until_s)
+            self._blame(wanted, until_s, scope)
             raise _of_field(wanted.field, error) from error
         if self._grammars.has_engine:  # it finds it compiled: a second of that is for the caller's own line, too
-            self._grammars.matcher(grammar, self._stop_token_ids)
+            self._grammars.matcher(grammar, self._stop_token_ids, scope)
         return grammar
 
     @property
     def _refused(self) -> str:
         return self.calls_refused or f"no grammar is known of the answers that {self._family.name} models write"
 
-    def _blame(self, wanted: WantedAnswer, until_s: float) -> None:
+    def _blame(self, wanted: WantedAnswer, until_s: float, scope: str | None) -> None:
         """Raise InvalidRequest naming the first schema that no grammar can be made of by itself, if there is time."""
         for field, schema in _schemas(wanted):
             if time.monotonic() >= until_s:
                 return
             try:
-                self._trials.check(Grammar(text=schema_grammar(schema)), self._stop_token_ids, until_s)
+                self._trials.check(Grammar(text=schema_grammar(schema)), self._stop_token_ids, until_s, scope)
             except InvalidRequest as error:
                 raise _of_field(field, error) from error
 

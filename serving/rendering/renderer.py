@@ -136,8 +136,8 @@ class ModelRenderer:
     def call_grammar_refused(self) -> str | None:
         return self._grammars.calls_refused
 
-    def grammar(self, wanted: WantedAnswer, after: Sequence[int]) -> Grammar:
-        return self._grammars.compiled(wanted, thinks=self.has_thinking, is_thinking=self._is_thinking(after))
+    def grammar(self, wanted: WantedAnswer, after: Sequence[int], scope: str | None = None) -> Grammar:
+        return self._grammars.compiled(wanted, scope, thinks=self.has_thinking, is_thinking=self._is_thinking(after))
 
     def token_text(self, token_id: int) -> str:
         return self._vocabulary.token_bytes(token_id).decode("utf-8", "replace")

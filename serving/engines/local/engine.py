@@ -105,7 +105,7 @@ class LocalEngine:
         grammar = request.sampling.grammar
         masks = None
         if grammar is not None:
-            masks = await asyncio.to_thread(Masks, self._grammars, grammar, request.stop_token_ids)
+            masks = await asyncio.to_thread(Masks, self._grammars, grammar, request.stop_token_ids, request.cache_scope)
         if request.version is not None:
             await self._pin(request.version)
         stream = Stream()

@@ -68,7 +68,7 @@ class ByteRenderer:
 
     call_grammar_refused = "bytes have no grammar"
 
-    def grammar(self, wanted: WantedAnswer, after: Sequence[int]) -> Grammar:
+    def grammar(self, wanted: WantedAnswer, after: Sequence[int], scope: str | None = None) -> Grammar:
         raise InvalidRequest(f"{wanted.field}: bytes have no grammar", param=wanted.field, code="unsupported")
 
     def token_text(self, token_id: int) -> str:

@@ -25,19 +25,19 @@ class HeldRenderer:
         self.begun = 0
         self.go = threading.Event()
 
-    def grammar(self, wanted: WantedAnswer, after: Sequence[int]) -> Grammar:
+    def grammar(self, wanted: WantedAnswer, after: Sequence[int], scope: str | None = None) -> Grammar:
         self.begun += 1
         assert self.go.wait(120)
         return Grammar(text="held")
 
 
 class QuickRenderer:
-    def grammar(self, wanted: WantedAnswer, after: Sequence[int]) -> Grammar:
+    def grammar(self, wanted: WantedAnswer, after: Sequence[int], scope: str | None = None) -> Grammar:
         return Grammar(text="quick")
 
 
 async def asked(renderer: HeldRenderer | QuickRenderer, identity: Identity) -> Grammar:
-    return await grammars.grammar_of(renderer, WANTED, (1,), identity)  # type: ignore[arg-type]  # no more is asked
+    return await grammars.grammar_of(renderer, WANTED, (1,), identity, "scope")  # type: ignore[arg-type]  # no more is asked
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -104,12 +104,42 @@ def test_as_many_are_kept_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(grammars._compiled) == 3
 
 
+def test_what_one_had_compiled_is_compiled_again_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    make = Grammars.compile
+
+    def counted(self: Grammars, grammar: Grammar, stop_token_ids: tuple[int, ...]) -> Any:
+        compiled.append(grammar.text)
+        return make(self, grammar, stop_token_ids)
+
+    monkeypatch.setattr(Grammars, "compile", counted)
+    grammars, grammar = Grammars(TINY), Grammar(text='start: "secret"')
+    for scope in ("first", "first", "second", None, "second", None):
+        Masks(grammars, grammar, STOPS, scope)
+    assert len(compiled) == 3
+
+
+def test_nobodys_grammars_take_the_place_of_all_others() -> None:
+    grammars = Grammars(TINY)
+    grammars.matcher(Grammar(text='start: "kept"'), STOPS, "first")
+    for number in range(100):
+        grammars.matcher(Grammar(text=f'start: "a{number}"'), STOPS, "second")
+    scopes = [scope for scope, *_ in grammars._compiled]
+    assert scopes == ["first"] + ["second"] * library._MOST_OF_A_SCOPE
+
+
 def test_a_cached_grammar_begins_anew() -> None:
     grammars, grammar = Grammars(TINY), Grammar(text='start: "ab"')
     first = Masks(grammars, grammar, STOPS)
     before = first.next().copy()
     first.take(int(np.unpackbits(before.view(np.uint8), bitorder="little").nonzero()[0][0]))
     assert np.array_equal(Masks(grammars, grammar, STOPS).next(), before)
+
+
+def test_a_comment_changes_no_mask() -> None:
+    text = schema_grammar(nested(3))
+    plain, marked = (Masks(Grammars(TINY), Grammar(text=each), STOPS) for each in (text, f"{text}\n// whose\n"))
+    assert np.array_equal(plain.next(), marked.next())
 
 
 def test_what_is_over_goes_on_by_nothing_but_a_stop_token() -> None:

@@ -66,6 +66,18 @@ def test_what_is_known_is_not_tried_again(trials: Trials) -> None:
     assert (again.value.message, again.value.code) == (refused.value.message, refused.value.code)
 
 
+def test_what_one_asked_for_is_not_known_to_another(trials: Trials) -> None:
+    """Else the time of an answer would tell what others' schemas say."""
+    tried: list[bytes] = []
+    process = trials._idle.get()
+    ask = process.ask
+    process.ask = lambda asked, until_s: tried.append(asked) or ask(asked, until_s)  # type: ignore[method-assign,func-returns-value]
+    trials._idle.put(process)
+    for scope in ("first", "first", "second", None, "second", None):
+        trials.check(EASY, STOPS, late_s(), scope)
+    assert len(tried) == 3
+
+
 def test_a_process_that_was_killed_is_started_again(trials: Trials) -> None:
     trials.check(EASY, STOPS, late_s())
     running = process_of(trials)

@@ -196,9 +196,10 @@ def test_all_else_is_the_servers_fault_told_in_short(status: int) -> None:
     assert len(str(error)) < 600
 
 
-def test_a_grammar_goes_over_the_wire_as_it_is() -> None:
+def test_a_grammar_goes_over_the_wire_as_it_is_with_whose_it_is_for_the_servers_cache() -> None:
     text = '%llguidance {}\nstart: %json {"enum": ["::=", "ü"]}'
-    assert parameters(Sampling(grammar=Grammar(text=text)))["ebnf"] == text
+    sent = parameters(Sampling(grammar=Grammar(text=text)))["ebnf"]
+    assert sent == f"{text}\n// one user's\n"
     assert "ebnf" not in parameters(Sampling())
 
 

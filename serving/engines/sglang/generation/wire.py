@@ -91,7 +91,7 @@ def encode_request(request: GenerateRequest, rid: str) -> bytes:
     if sampling.logit_bias:
         parameters["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     if sampling.grammar is not None:
-        parameters["ebnf"] = sampling.grammar.text  # handed to llguidance as it is, where it begins as its Lark does
+        parameters["ebnf"] = _of_scope(sampling.grammar.text, request.cache_scope)
     return _encode(
         {
             "rid": rid,
@@ -104,3 +104,10 @@ def encode_request(request: GenerateRequest, rid: str) -> bytes:
             "extra_key": request.cache_scope,  # of its radix cache, whose entries are matched under one such key
         }
     )
+
+
+def _of_scope(grammar: str, scope: str | None) -> str:
+    """Return the grammar as one that the server keeps for the scope alone: it keeps what it compiled by the text.
+
+    The text is handed to llguidance as it is, where it begins as its Lark does; so a comment ends it."""
+    return grammar if scope is None else f"{grammar}\n// {scope}\n"
