@@ -4,9 +4,9 @@ Each caller has one grammar compiled at a time, and its others wait in its own l
 keeps nobody else waiting for longer than one of them takes."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 from api.access.identity import Identity
@@ -31,7 +31,43 @@ class _Line:
         self.length = 0
 
 
-_lines: Final[dict[tuple[asyncio.AbstractEventLoop, tuple[str | None, ...]], _Line]] = {}
+_Caller = tuple[asyncio.AbstractEventLoop, tuple[str | None, ...]]
+_lines: Final[dict[_Caller, _Line]] = {}
+
+
+class _Place:
+    """One request's place in its caller's line. Raises Overloaded where that is too long."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._caller: _Caller = self._loop, (identity.namespace, identity.key_id, identity.user)
+        self._line = _lines.setdefault(self._caller, _Line())
+        if self._line.length >= _LONGEST_LINE:
+            raise _busy()
+        self._line.length += 1
+        self._is_first = False
+
+    async def come_first(self) -> None:
+        await self._line.head.acquire()
+        self._is_first = True
+
+    def leave_after(self, work: "Future[Grammar] | None") -> None:
+        """Leave once the work is over: what has begun goes on, though nobody may wait for it any more."""
+        if work is None or work.cancel() or work.done():
+            self._leave()
+        else:
+            work.add_done_callback(self._leave_soon)
+
+    def _leave_soon(self, _: "Future[Grammar]") -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._leave)
+
+    def _leave(self) -> None:
+        if self._is_first:
+            self._line.head.release()
+        self._line.length -= 1
+        if not self._line.length:
+            del _lines[self._caller]
 
 
 async def grammar_of(
@@ -47,34 +83,18 @@ async def grammar_of(
         loop.call_soon_threadsafe(begun.set)
         return renderer.grammar(wanted, prompt_token_ids, scope)
 
-    with _in_line(identity) as head:
-        try:
-            async with asyncio.timeout(_LONGEST_WAIT_S) as limit, head:
-                made = loop.run_in_executor(_compilers, compiled)
-                try:
-                    is_begun = await begun.wait()
-                    limit.reschedule(loop.time() + _LONGEST_S)
-                    return await made
-                finally:
-                    made.cancel()  # nobody waits for it any more; no harm once it is done
-        except TimeoutError as error:
-            raise _too_slow(wanted.field) if is_begun else _busy() from error
-
-
-@contextmanager
-def _in_line(identity: Identity) -> Iterator[asyncio.Lock]:
-    """Stand in the caller's line. Raises Overloaded where it is too long."""
-    key = asyncio.get_running_loop(), (identity.namespace, identity.key_id, identity.user)
-    line = _lines.setdefault(key, _Line())
-    if line.length >= _LONGEST_LINE:
-        raise _busy()
-    line.length += 1
+    place, work = _Place(identity), None
     try:
-        yield line.head
+        async with asyncio.timeout(_LONGEST_WAIT_S) as limit:
+            await place.come_first()
+            work = _compilers.submit(compiled)
+            is_begun = await begun.wait()
+            limit.reschedule(loop.time() + _LONGEST_S)
+            return await asyncio.wrap_future(work)
+    except TimeoutError as error:
+        raise _too_slow(wanted.field) if is_begun else _busy() from error
     finally:
-        line.length -= 1
-        if not line.length:
-            del _lines[key]
+        place.leave_after(work)
 
 
 def _too_slow(field: str) -> InvalidRequest:

@@ -124,3 +124,23 @@ def test_whoever_leaves_leaves_the_line() -> None:
         assert (left.begun, grammars._lines) == (0, {})
 
     asyncio.run(run())
+
+
+def test_whoever_hangs_up_again_and_again_has_one_grammar_compiled_at_a_time() -> None:
+    """What has begun cannot be ended, so its caller waits for it: else two hang-ups would take both processes."""
+
+    async def run() -> None:
+        async with flood(1) as (first, (task,)):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            again = HeldRenderer()
+            waiting = asyncio.create_task(asked(again, FIRST))
+            await asyncio.sleep(0.05)
+            assert (again.begun, waiting.done()) == (0, False)
+            assert (await asked(QuickRenderer(), SECOND)).text == "quick"
+            first.go.set()
+            again.go.set()
+            assert (await waiting).text == "held"
+        await until(lambda: not grammars._lines)
+
+    asyncio.run(run())
