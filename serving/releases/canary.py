@@ -5,7 +5,6 @@ Where no canary runs, the turns of the version that was released last are guarde
 
 import logging
 import secrets
-from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
@@ -24,6 +23,7 @@ from serving.releases.canaries.evidence import RewardEvidence
 from serving.releases.canaries.guards import LEAST_TURNS, tripped
 from serving.releases.canaries.observations import Observations, ServedTurn
 from serving.releases.canaries.ratchet import steps_to
+from serving.releases.canaries.recent import RecentTurns
 from serving.releases.canaries.verdict import CanaryVerdict, drifted, judge, judge_few
 from serving.releases.suspect_versions import Doubts
 from serving.releases.view import ReleaseView
@@ -45,9 +45,9 @@ class Canary:
         self._experiment_id: str | None = None
         self._rewards = RewardEvidence(settings.canary.maturity_s)
         self._lane = RewardEvidence(settings.canary.maturity_s)  # the canary's arm, by version
-        self._recent: dict[str, deque[ServedTurn]] = {}  # by arm of the experiment
+        self._recent: dict[str, RecentTurns] = {}  # by arm of the experiment
         most = 2 * settings.canary.guard_turns
-        self._served: deque[ServedTurn] = deque(maxlen=most)  # of the live arm, whatever runs
+        self._served = RecentTurns(most)  # of the live arm, whatever runs
         self._drift = RewardEvidence(settings.canary.maturity_s)  # live against holdback, whatever runs; of one horizon
         self._horizons = 0  # that were over before this one, since the first version was made
         self._judged_s = self._committed_s = float("-inf")
@@ -94,8 +94,9 @@ class Canary:
             self._drift.turn(turn.inference_id, turn.unit, turn.arm, turn.received_at_s)
         if not self._is_evidence(turn):
             return
-        kept = self._recent.setdefault(turn.arm, deque(maxlen=self._settings.canary.guard_turns))
-        kept.append(turn)
+        if turn.arm not in self._recent:
+            self._recent[turn.arm] = RecentTurns(self._settings.canary.guard_turns)
+        self._recent[turn.arm].append(turn)
         self._rewards.turn(turn.inference_id, turn.unit, turn.arm, turn.received_at_s)
         if turn.arm == "canary":
             self._lane.turn(turn.inference_id, turn.unit, str(turn.version), turn.received_at_s)

@@ -12,6 +12,7 @@ from core.clustered import contrast, together
 from core.ids import PolicyRef
 from core.settings import CanarySettings
 from serving.releases.canaries.evidence import ArmStatistics
+from serving.releases.canaries.guards import most_of_one
 
 _KNOWN_TURNS = 5
 """Of each user. Before there are so many, others are still to come: the controller may have started just now."""
@@ -45,8 +46,17 @@ def certified(lane: Sequence[tuple[PolicyRef, ArmStatistics]], live: ArmStatisti
     That is the one in the middle: half of the judged turns are of those before, half of it and those after. Of a line
     that drifts, the lane's mean is its own; and what fell is certified only where most of the evidence is of what fell.
     Where that half looks worse, it is the first, for which all of it speaks."""
-    so_far = list(accumulate(arm.turns for _, arm in lane))
+    so_far = list(accumulate(_turns([arm for _, arm in lane])))
     middle = next(place for place, turns in enumerate(so_far) if 2 * turns >= so_far[-1])
     later = contrast(together(arm.units for _, arm in lane[middle:]), live.units)
     is_doubted = later.difference < -_DOUBTED_AT * math.sqrt(later.squared_error)
     return lane[0 if is_doubted else middle][0]
+
+
+def _turns(lane: Sequence[ArmStatistics]) -> list[float]:
+    """Return each version's turns. Of who has many more than others only as many count as guards look at of one user.
+
+    Else one user would choose the version."""
+    known = {unit: sums.count for unit, sums in together(arm.units for arm in lane).items()}
+    most = most_of_one(known.values())
+    return [sum(sums.count * min(1.0, most / known[unit]) for unit, sums in arm.units.items()) for arm in lane]

@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +30,11 @@ class Arm(Protocol):
     def users(self) -> int: ...
 
     @property
+    def units(self) -> Mapping[str, Sums]: ...
+
+    def turns_of(self, most: float) -> float: ...
+
+    @property
     def mean(self) -> float: ...
 
     @property
@@ -50,6 +56,10 @@ class ArmStatistics:
     @property
     def users(self) -> int:
         return len(self.units)
+
+    def turns_of(self, most: float) -> float:
+        """Return how many turns there are, of each user so many at most."""
+        return sum(min(unit.count, most) for unit in self.units.values())
 
     def add(self, unit: str, value: float) -> None:
         known = self.units.setdefault(unit, Sums())

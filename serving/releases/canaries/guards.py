@@ -12,7 +12,7 @@ together, since somebody may have made one up.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
@@ -128,10 +128,14 @@ def _by_workload(turns: Iterable[ServedTurn]) -> dict[str, Turns]:
     return found
 
 
+def most_of_one(turns: Collection[int]) -> int:
+    """Return how many turns of a user count, by how many each has."""
+    return max(_MOST_TURNS, 2 * median_low(turns)) if turns else 0
+
+
 def _newest(turns: Turns) -> Turns:
     """Return the newest turns of each user, of turns in order of time."""
-    whole = Counter(_users(turns))
-    most = max(_MOST_TURNS, 2 * median_low(whole.values())) if whole else 0
+    most = most_of_one(Counter(_users(turns)).values())
     taken: Counter[str] = Counter()
     found = []
     for turn in reversed(turns):

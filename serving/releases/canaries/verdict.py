@@ -5,8 +5,9 @@ promote    it lies above -margin: no worse than that
            in either case no worse, with the steps before it, than an earlier version
            (serving.releases.canaries.ratchet)
            where users change arms a fifth of alpha is for these looks, the rest for one at the horizon
-horizon    undecided after `horizon_turns` matured canary turns, or `horizon_s`: promoted, since it was not shown to
-           be worse; the figures say by how much it may be at most, and the holdback sees slow drift"""
+horizon    undecided after `horizon_turns` matured canary turns, of which no user brings more than a fifth, or
+           `horizon_s`: promoted, since it was not shown to be worse; the figures say by how much it may be at most, and
+           the holdback sees slow drift"""
 
 import math
 from collections.abc import Sequence
@@ -86,7 +87,7 @@ def _within(canary: ArmStatistics, live: ArmStatistics, age_s: float, settings: 
     if few or found.units < LEAST_USERS:
         return _decided(canary, live, NOTHING_KNOWN, math.inf, age_s, settings)
     error = math.sqrt(found.squared_error)
-    if _is_over(canary, age_s, settings):
+    if _is_over(canary, live, age_s, settings):
         reach = NormalDist().inv_cdf(1 - _AT_THE_HORIZON * settings.alpha) * error
         interval = Interval(found.difference, found.difference - reach, found.difference + reach)
     else:
@@ -94,8 +95,14 @@ def _within(canary: ArmStatistics, live: ArmStatistics, age_s: float, settings: 
     return _decided(canary, live, interval, error, age_s, settings)
 
 
-def _is_over(canary: Arm, age_s: float, settings: CanarySettings) -> bool:
-    return canary.turns >= settings.horizon_turns or age_s >= settings.horizon_s
+def _is_over(canary: Arm, live: Arm, age_s: float, settings: CanarySettings) -> bool:
+    """Return whether the horizon is reached: in time, or in turns, of which no user brings more than a share."""
+    if age_s >= settings.horizon_s:
+        return True
+    if canary.turns < settings.horizon_turns:  # mostly so, and cheap
+        return False
+    users = min(LEAST_USERS, max(1, len(canary.units.keys() | live.units.keys()) // 2))
+    return canary.turns_of(settings.horizon_turns / users) >= settings.horizon_turns
 
 
 def _decided(
@@ -107,7 +114,7 @@ def _decided(
         return CanaryVerdict("rollback", f"worse: {said}", figures)
     if found.low > -settings.margin:
         return CanaryVerdict("promote", f"no worse by {settings.margin}: {said}", figures)
-    if _is_over(canary, age_s, settings):
+    if _is_over(canary, live, age_s, settings):
         return CanaryVerdict("promote", f"not shown to be worse by the horizon: {said}", figures)
     return CanaryVerdict("wait", said, figures)
 

@@ -1,5 +1,6 @@
 """Guards: each trips on its own fault soon, and on nothing else."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import count
@@ -13,8 +14,11 @@ from hypothesis import strategies as st
 
 from core.events import Alarm
 from core.ids import InferenceId
+from core.settings import CanarySettings
+from serving.releases.canaries.crowd import crowd_of
 from serving.releases.canaries.guards import ALARMED, ALPHA, LEAST_TURNS, tripped
 from serving.releases.canaries.observations import ServedTurn
+from serving.releases.canaries.recent import RecentTurns
 
 numbers = count()
 
@@ -313,3 +317,48 @@ bad_turns = st.fixed_dictionaries(
 def test_a_version_never_trips_against_itself(made: list[dict[str, Any]]) -> None:
     same = [turn(**changed) for changed in made]
     assert tripped(same, same) is None
+
+
+# ---------------------------------------------------------------------------------------- what they look back on
+
+_MOST_KEPT = CanarySettings().guard_turns
+
+
+def test_nobody_hides_a_fault_behind_turns_of_her_own() -> None:
+    before, after = RecentTurns(_MOST_KEPT), RecentTurns(_MOST_KEPT)
+    for each in turns(240):
+        before.append(each)
+    for each in turns(60, FAULTS["empty_answers"]):
+        after.append(each)
+    for side in (before, after):
+        for _ in range(2 * _MOST_KEPT):
+            side.append(turn(1000))
+    why = tripped(list(after), list(before))
+    assert why is not None
+    assert why.startswith("empty_answers in write: ")
+
+
+def test_nobody_makes_a_large_crowd_look_small() -> None:
+    served = RecentTurns(2 * _MOST_KEPT)
+    for number in range(1000):
+        served.append(turn(number % 500))
+    for _ in range(5 * _MOST_KEPT):
+        served.append(turn(1000))
+    seen = crowd_of(len({each.unit for each in served}), len(served), CanarySettings())
+    assert seen == crowd_of(501, len(served), CanarySettings())
+    assert seen.switch_s is None
+
+
+def test_the_newest_are_kept_in_order_and_the_oldest_dropped() -> None:
+    recent = RecentTurns(40)
+    told = [turn(number % 13) for number in range(1000)]
+    for each in told:
+        recent.append(each)
+    assert len(recent) == 40
+    assert list(recent) == told[-40:]
+    for each in (alone := [turn(99) for _ in range(50)]):
+        recent.append(each)
+    assert Counter(each.unit for each in recent)["user 99"] == 5
+    assert list(recent)[-5:] == alone[-5:]
+    recent.clear()
+    assert (len(recent), list(recent), dict(recent._of_user)) == (0, [], {})

@@ -214,3 +214,18 @@ def test_the_evidence_speaks_for_the_middle_unless_what_came_later_looks_worse()
     assert chosen(arm(0.5), arm(0.5), arm(0.5), arm(0.5, 80)) == 5
     assert chosen(arm(0.5), arm(0.5), arm(0.5), arm(0.2, 80)) == 2, "most of it fell"
     assert chosen(*[ArmStatistics()] * 4) == 2, "nobody came"
+
+
+@pytest.mark.parametrize("flooded", range(5))
+def test_no_user_chooses_which_version_of_a_lane_is_certified(flooded: int) -> None:
+    lane = [ArmStatistics() for _ in range(5)]
+    for arm in lane:
+        for user in range(50):
+            arm.add(f"user-{user}", 0.5 + user % 2 / 10)
+    for _ in range(10_000):
+        lane[flooded].add("mallory", 0.5)
+    versions = [base_ref(number) for number in range(2, 7)]
+    live = ArmStatistics()
+    for user in range(50):
+        live.add(f"user-{user}", 0.4)
+    assert certified(list(zip(versions, lane, strict=True)), live) == versions[2]

@@ -1,6 +1,8 @@
 """The verdict that evidence leads to."""
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from core.settings import CanarySettings
 from serving.releases.canaries.evidence import ArmStatistics
 from serving.releases.canaries.sequential import confidence_sequence
-from serving.releases.canaries.verdict import EFFECT, CanaryVerdict, drifted, judge
+from serving.releases.canaries.verdict import EFFECT, CanaryVerdict, drifted, judge, judge_few
 
 SETTINGS = CanarySettings()
 
@@ -56,6 +58,19 @@ def test_too_few_users_decide_nothing_but_the_horizon() -> None:
     assert verdict(ArmStatistics(), ArmStatistics(), age_s=1e9).action == "promote"
 
 
+@pytest.mark.parametrize("by", [judge, judge_few])
+def test_no_user_brings_the_horizon_for_all(by: Callable[..., CanaryVerdict]) -> None:
+    """Else whoever asks much has every version go live before anybody knows what it is worth."""
+    canary, live = arm(9, 0.2, 1), arm(9, 0.2, 1)
+    for _ in range(100_000):
+        canary.add("mallory", 0.2)
+    assert by(canary, live, 0.0, SETTINGS).action == "wait"
+    for _ in range(SETTINGS.horizon_turns // 5):
+        for user in range(4):
+            canary.add(str(user), 0.2)
+    assert by(canary, live, 0.0, SETTINGS).why.startswith("not shown to be worse by the horizon")
+
+
 def test_a_margin_lets_a_little_worse_pass() -> None:
     canary, live = arm(400, 0.195), arm(1600, 0.2)
     assert verdict(canary, live, margin=0.0, horizon_turns=10_000).action == "wait"
@@ -93,7 +108,10 @@ def test_the_verdict_is_what_its_figures_say(
         for user, value in seen:
             made.add(str(user), value)
     found = verdict(*arms, age_s, margin=margin, horizon_turns=horizon_turns, min_users=3)
-    at_horizon = len(canary) >= horizon_turns or age_s >= SETTINGS.horizon_s
+    everybody = len({user for user, _ in (*canary, *live)})
+    of_one = horizon_turns / min(5, max(1, everybody // 2))
+    counted = sum(min(of_one, turns) for turns in Counter(user for user, _ in canary).values())
+    at_horizon = counted >= horizon_turns or age_s >= SETTINGS.horizon_s
     if found.figures["high"] < 0:
         expected = "rollback"
     elif found.figures["low"] > -margin or at_horizon:
