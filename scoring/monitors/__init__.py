@@ -8,10 +8,11 @@ from scoring.monitors import conduct, fidelity, level, signals, users
 from scoring.monitors.level import floor
 from scoring.monitors.watched import Watched, hear, watch, with_reward, with_roles
 from scoring.monitors.window import Finding, Window
-from scoring.monitors.window_turns import LEAST, WindowTurns
+from scoring.monitors.window_turns import LEAST, LEAST_UNITS, WindowTurns
 
 __all__ = [
     "LEAST",
+    "LEAST_UNITS",
     "MONITORS",
     "Finding",
     "Monitor",

@@ -36,7 +36,9 @@ from scoring.watching.workload import Workload
 _TOPICS: Final = (Topic.TURNS, Topic.REWARDS)
 _POLL_RECORDS: Final = 512
 _REBUILT_RECORDS: Final = 20_000  # of each topic, at a start
-_MOST_WORKLOADS: Final = 100  # clients name them; beyond it the one that was silent for longest is forgotten
+_MOST_WORKLOADS: Final = (
+    100  # clients name them; beyond it one that few users use is forgotten, or else the most silent
+)
 _MOST_EARLY: Final = 4096
 _GRACE_S: Final = 5.0  # beyond a wait, until its reward is in the log
 _LONGEST_MATURITY_S: Final = 3600.0
@@ -168,10 +170,15 @@ class Watcher(Stage):
         if key not in self._workloads:
             self._workloads[key] = self._make(key)
             if len(self._workloads) > _MOST_WORKLOADS:
-                _, forgotten = self._workloads.popitem(last=False)
-                forgotten.close()
+                self._forget_one(key)
         self._workloads.move_to_end(key)
         return self._workloads[key]
+
+    def _forget_one(self, but: Key) -> None:
+        """Forget the most silent of those that few users use, or of all: else one user's names crowd out the rest."""
+        silent = [key for key in self._workloads if key != but]
+        unused = (key for key in silent if not self._workloads[key].has_users)
+        self._workloads.pop(next(unused, silent[0])).close()
 
     def _make(self, key: Key) -> Workload:
         with self._store.look() as view:

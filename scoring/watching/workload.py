@@ -3,10 +3,13 @@
 The latest simulated turns and the latest of production have windows of their own, too.
 
 As many turns as a window holds wait to ripen, spread over the time that they need: memory does not grow with traffic,
-and which turns are among them does not depend on their outcomes."""
+and which turns are among them does not depend on their outcomes.
+
+No user has more than a fifth of a window, or of the reference: monitors say nothing of fewer than five users, so else
+one who asks much would have them look away."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -15,7 +18,7 @@ from core.events import Environment
 from core.ids import InferenceId
 from core.reward_spec import Role
 from core.settings import MonitorSettings
-from scoring.monitors import LEAST, Watched, Window, WindowTurns, floor, with_roles
+from scoring.monitors import LEAST, LEAST_UNITS, Watched, Window, WindowTurns, floor, with_roles
 from scoring.watching.turns import Turns
 
 _FORMAT = 1
@@ -62,18 +65,24 @@ class Workload:
         self._ripe: deque[InferenceId] = deque()
         self._sides: dict[Environment, deque[InferenceId]] = {"simulated": deque(), "production": deque()}
         self._admitted_s = float("-inf")
+        self._users = {turn.unit for turn in before[:: max(1, len(before) // LEAST)]}  # some, until there are enough
         self.has_news = False
 
     def add(self, turn: Watched) -> None:
         """Add a turn; turns come in order of time."""
+        if not self.has_users:
+            self._users.add(turn.unit)
         if not self._is_whole() and turn.inference_id not in self._reference:  # a restart reads those kept again
-            self._hold(self._reference, turn)
+            most = self._settings.reference_turns // LEAST_UNITS
+            if len(self._of_user(self._reference, turn.unit)) < most:
+                self._hold(self._reference, turn)
         self._hold(self._latest, turn)
         if turn.at_s - self._admitted_s >= self.maturity_s / self._settings.window_turns:
             self._admitted_s = turn.at_s
             self._hold(self._ripening, turn)
         self._hold(self._sides[turn.environment], turn)
         for window in (self._latest, self._sides[turn.environment]):
+            self._keep_few(window, turn.unit)
             self._shorten(window, float("-inf"))
         self.has_news = True
 
@@ -82,6 +91,8 @@ class Workload:
         until_s = rewarded_s - self.maturity_s
         while self._ripening and self._at_s(self._ripening[0]) <= until_s:
             self._ripe.append(self._ripening.popleft())
+            (turn,) = self._turns.get([self._ripe[-1]])
+            self._keep_few(self._ripe, turn.unit)
             self._ripened += 1
             self.has_news = True
         for window in (self._latest, self._ripe, *self._sides.values()):
@@ -118,6 +129,11 @@ class Workload:
         return WindowTurns(self._turns.get(self._reference) if self._is_whole() and not ripe else ())
 
     @property
+    def has_users(self) -> bool:
+        """True once so many have used it that monitors may say something of it."""
+        return len(self._users) >= LEAST_UNITS
+
+    @property
     def is_unsaved(self) -> bool:
         """True when there is news since it was saved, and the reference is large enough to be worth it."""
         return self._state != self._saved and len(self._reference) >= LEAST
@@ -146,6 +162,16 @@ class Workload:
     def _hold(self, window: "deque[InferenceId] | list[InferenceId]", turn: Watched) -> None:
         self._turns.hold(turn)
         window.append(turn.inference_id)
+
+    def _keep_few(self, window: "deque[InferenceId]", unit: str) -> None:
+        """Drop a user's oldest turn where the window holds too many of hers."""
+        own = self._of_user(window, unit)
+        if len(own) > self._settings.window_turns // LEAST_UNITS:
+            window.remove(own[0])
+            self._turns.release(own[0])
+
+    def _of_user(self, window: Sequence[InferenceId], unit: str) -> list[InferenceId]:
+        return [turn.inference_id for turn in self._turns.get(window) if turn.unit == unit]
 
     def _shorten(self, window: "deque[InferenceId]", before_s: float) -> None:
         while window and (len(window) > self._settings.window_turns or self._at_s(window[0]) < before_s):

@@ -25,7 +25,7 @@ from core.errors import ConfigError, LogUnavailable, StoreUnavailable
 from core.events import Counts, Topic, VersionSpan
 from core.ids import Namespace, base_ref
 from onward.directory.layout import Layout
-from scoring.watching import Watcher
+from scoring.watching import Watcher, stage
 from scoring.watching.workload import _decode
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -391,6 +391,22 @@ def test_memory_does_not_grow_with_traffic(users: Users, watching: Watching) -> 
 
 
 # ------------------------------------------------------------------------------------------ Kafka and Postgres
+
+
+def test_one_users_workloads_crowd_nobody_elses_out(
+    users: Users, watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "_MOST_WORKLOADS", 5)
+    watching.start()
+    users.work(130)
+    watching.look()
+    (watcher,) = watching.watchers
+    (known,) = watcher._workloads
+    for number in range(20):
+        users.work(1, workload=f"of-mallory-{number}")
+        watching.look()
+    assert len(watcher._workloads) == 5
+    assert known in watcher._workloads
 
 
 def test_on_kafka_and_postgres_it_sees_the_same(lab: ModuleType, tmp_path: Path) -> None:

@@ -39,3 +39,22 @@ def test_a_burst_of_simulated_turns_pushes_no_user_out() -> None:
     sides = workload.sides()
     assert (len(sides.recent), {turn.environment for turn in sides.recent}) == (50, {"simulated"})
     assert (len(sides.reference), {turn.environment for turn in sides.reference}) == (20, {"production"})
+
+
+def test_who_asks_much_has_no_monitor_look_away() -> None:
+    """Not by being the first in a workload, nor by pushing everybody else out of what is looked at later."""
+    workload = Workload(Turns(), SETTINGS, maturity_s=0.0, roles={})
+    flood, others = turns(0, count=900), turns(0, count=1200)[900:]
+    flood = [msgspec.structs.replace(turn, unit="mallory") for turn in flood]
+    for turn in [*flood[:300], *others[:150], *flood[300:600], *others[150:], *flood[600:]]:
+        workload.add(turn)
+        workload.pass_time(turn.at_s + 1, turn.at_s + 1)
+    for ripe in (False, True):
+        window = workload.window(ripe=ripe)
+        for side in (window.recent, window.reference):
+            assert len(side) >= 50
+            assert sum(turn.unit == "mallory" for turn in side) <= len(side) / 4
+    held = {each for kept in (workload._latest, workload._ripe, *workload._sides.values()) for each in kept}
+    assert set(workload._turns._turns) == held | set(workload._ripening)
+    workload.close()
+    assert len(workload._turns) == 0
