@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import groupby, islice, zip_longest
+from itertools import groupby
 
 import msgspec
 from sqlalchemy import and_, select, tuple_
@@ -15,6 +15,7 @@ from core.ids import BASE, InferenceId, Namespace, OutcomeId, SessionId, UserHas
 from core.store.database import tables
 from core.store.database.repository import Repository
 from core.store.database.statements import insert_new
+from core.store.taking_turns import taking_turns
 
 _encode = codec.encoder().encode
 _decode_turn = codec.decoder(Completion).decode
@@ -125,7 +126,8 @@ class TurnsReader(Repository):
     def newest_texts(self, count: int) -> list[tuple[int, ...]]:
         """Return the newest prompts with their answers, as token ids, of finished turns that may be learned from.
 
-        Only the newest turns of all are looked at; namespaces take turns, so that a busy one does not hide the rest."""
+        Only the newest turns of all are looked at; namespaces take turns, and in each its users (or sessions), so that
+        who is busy does not hide the rest."""
         columns = tables.turns.c
         newest = (
             select(columns.inference_id, columns.record, columns.learn, columns.finish_reason)
@@ -135,12 +137,9 @@ class TurnsReader(Repository):
         )
         finished = newest.c.learn.is_(True), newest.c.finish_reason.in_(("stop", "length", "tool_calls"))
         rows = self._connection.execute(select(newest.c.record).where(*finished).order_by(newest.c.inference_id.desc()))
-        by_namespace: dict[Namespace, list[tuple[int, ...]]] = {}
-        for turn in (_decode_turn(row.record) for row in rows):
-            if turn.token_ids:
-                by_namespace.setdefault(turn.namespace, []).append((*turn.prompt_token_ids, *turn.token_ids))
-        in_turn = (text for texts in zip_longest(*by_namespace.values()) for text in texts if text is not None)
-        return list(islice(in_turn, count))
+        turns = [turn for turn in (_decode_turn(row.record) for row in rows) if turn.token_ids]
+        whose = ((turn.namespace, turn.user_id or turn.session_id, turn) for turn in turns)
+        return [turn.prompt_token_ids + turn.token_ids for turn in taking_turns(whose)[:count]]
 
     def get(self, namespace: Namespace, inference_id: InferenceId) -> Completion | None:
         table = tables.turns

@@ -71,6 +71,26 @@ def test_the_newest_texts_are_those_that_may_be_learned_from_one_namespace_after
     assert newest == [19, 3, 1, 18, 2]
 
 
+def test_one_users_texts_are_no_more_of_the_newest_than_anothers(
+    store: Store, completion: Callable[..., Completion]
+) -> None:
+    """Else one user would choose what each version is probed with, and so whether it may serve."""
+    with store.work() as work:
+        work.turns.put(
+            [
+                completion(
+                    inference_id=InferenceId(f"{token:032x}"),
+                    user_id=user,
+                    prompt_token_ids=(1,),
+                    token_ids=(token,),
+                )
+                for token, user in [(1, "ann"), (2, "bob"), *((token, "mallory") for token in range(3, 40))]
+            ]
+        )
+    with store.look() as view:
+        assert [text[-1] for text in view.turns.newest_texts(5)] == [39, 2, 1, 38, 37]
+
+
 def test_what_is_committed_outlives_the_store(
     home: Database, store: Store, completion: Callable[..., Completion]
 ) -> None:
