@@ -6,7 +6,6 @@ keeps nobody else waiting for longer than one of them takes."""
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import Final
 
 from api.access.identity import Identity
@@ -59,8 +58,10 @@ class _Place:
             work.add_done_callback(self._leave_soon)
 
     def _leave_soon(self, _: "Future[Grammar]") -> None:
-        with suppress(RuntimeError):  # the loop has ended
+        try:
             self._loop.call_soon_threadsafe(self._leave)
+        except RuntimeError:  # the loop has ended, and nobody stands in its lines any more
+            _lines.pop(self._caller, None)
 
     def _leave(self) -> None:
         if self._is_first:

@@ -109,7 +109,23 @@ def test_a_schema_that_takes_too_long_itself_is_blamed(monkeypatch: pytest.Monke
                 await task
             assert (refused.value.param, refused.value.code) == ("response_format", "grammar_too_complex")
 
+        await until(lambda: not grammars._lines)
+
     asyncio.run(run())
+
+
+def test_a_loop_that_ends_first_leaves_no_line() -> None:
+    renderer = HeldRenderer()
+
+    async def run() -> None:
+        task = asyncio.create_task(asked(renderer, FIRST))
+        await until(lambda: renderer.begun > 0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    renderer.go.set()
+    asyncio.run(until(lambda: not grammars._lines))
 
 
 def test_whoever_leaves_leaves_the_line() -> None:
