@@ -4,6 +4,7 @@ Pickles (`.bin`, `.pt` and the like) are programs that run when they are read, a
 runs when it is trusted. Both come from the model's author, and would run with the rights of the service."""
 
 import json
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +17,11 @@ LOCAL: Final[dict[str, Any]] = {"local_files_only": True, "trust_remote_code": F
 
 _WHOLE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
+_ADAPTER: Final = "adapter_config.json"
 _TEXTS: Final = (
     "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja", _INDEX
 )  # fmt: skip
+_AGAIN: Final = "download all of the model's files again, from one revision"
 _POINTER: Final = b"version https://git-lfs.github.com/spec/"
 
 
@@ -29,14 +32,18 @@ def weight_files(directory: Path) -> list[Path]:
     ours. Raises ConfigError for an index that is none."""
     if (directory / _WHOLE).is_file():
         return [directory / _WHOLE]
-    index = directory / _INDEX
-    if not index.is_file():
+    if not (directory / _INDEX).is_file():
         return sorted(directory.glob("*.safetensors"))
+    return sorted({directory / Path(name).name for name in _named(directory / _INDEX).values()})
+
+
+def _named(index: Path) -> dict[str, str]:
+    """Return the file of each tensor. Raises ConfigError for an index that is none."""
     try:
-        named = {str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+        content = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return {str(tensor): str(name) for tensor, name in content.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"{index}: no index of weights can be read ({error!r}): download it again") from error
-    return sorted(directory / Path(name).name for name in named)
 
 
 def check_weights(directory: Path) -> None:
@@ -44,6 +51,9 @@ def check_weights(directory: Path) -> None:
     files = weight_files(directory)
     if not files:
         raise ConfigError(f"{directory}: no weights: download the model's *.safetensors beside its config.json")
+    has_index = files[0].name != _WHOLE
+    if has_index and not (directory / _INDEX).is_file():
+        raise _strange(directory, files)
     for path in files:
         _check_is_there(path)
     try:
@@ -52,6 +62,36 @@ def check_weights(directory: Path) -> None:
         raise ConfigError(f"{error}: download the file again") from error
     if not tensors:
         raise ConfigError(f"{files[0]}: no tensor is in it: download the file again")
+    for tensor, name in _named(directory / _INDEX).items() if has_index else ():
+        if tensor not in tensors:
+            raise ConfigError(f"{directory / Path(name).name}: lacks tensor {tensor}, which {_INDEX} names: {_AGAIN}")
+
+
+def _strange(directory: Path, files: Sequence[Path]) -> ConfigError:
+    """Say why weights are not those of a whole model, under whose names transformers would find them."""
+    if (directory / _ADAPTER).exists():
+        return ConfigError(f"{directory / _ADAPTER}: an adapter and no model: merge it into its base, and save that")
+    found = ", ".join(path.name for path in files[:3])
+    return ConfigError(
+        f"{directory / _INDEX}: is missing, as is {_WHOLE}, and {found} alone may be a part: download it with all files"
+        " that it names"
+    )
+
+
+def check_fits(directory: Path, held: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that a model's weights are those of its config, by names and shapes. Raises ConfigError."""
+    unlike = [name for name in wanted if name in held and held[name] != wanted[name]]
+    refuse_unfit(directory, [name for name in wanted if name not in held], unlike)
+
+
+def refuse_unfit(directory: Path, lacking: Collection[str], unlike: Collection[str]) -> None:
+    """Raise ConfigError where some of a model's tensors lack, which would be random numbers, or have other shapes."""
+    for names, what in ((lacking, "lack"), (unlike, "have other shapes for")):
+        if names:
+            raise ConfigError(
+                f"{directory}: its weights {what} {len(names)} of the tensors that config.json asks for, such as"
+                f" {min(names)}: {_AGAIN}"
+            )
 
 
 def _check_is_there(path: Path) -> None:
@@ -62,6 +102,8 @@ def _check_is_there(path: Path) -> None:
         )
     if not path.exists():
         raise ConfigError(f"{path}: is missing, and {_INDEX} names it: download it")
+    if not path.is_file():
+        raise ConfigError(f"{path}: no file: download it again")
     with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
             raise ConfigError(f"{path}: a Git-LFS pointer and not the file: run `git lfs pull` in {path.parent}")

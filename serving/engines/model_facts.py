@@ -31,11 +31,14 @@ def read_model_facts(directory: Path) -> ModelFacts:
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{path}: no object")
-    config = {**config, **(config.get("text_config") or {})}
+    text = config.get("text_config") or {}
+    if not isinstance(text, dict):
+        raise ConfigError(f"{path}: text_config is {text!r}, no object")
+    config = {**config, **text}
     facts = ModelFacts(
         vocabulary=_count(path, config, "vocab_size"),
         context_length=_count(path, config, "max_position_embeddings"),
-        is_moe=any((config.get(name) or 0) > 1 for name in EXPERTS),
+        is_moe=any(_count(path, config, name) > 1 for name in EXPERTS if config.get(name)),
     )
     _check_tokenizer(directory / "tokenizer.json", facts)
     return facts
@@ -43,7 +46,7 @@ def read_model_facts(directory: Path) -> ModelFacts:
 
 def _count(path: Path, config: dict[str, Any], name: str) -> int:
     value = config.get(name)
-    if not isinstance(value, int) or value < 1:
+    if type(value) is not int or value < 1:
         raise ConfigError(f"{path}: {name} is {value!r}, not a positive number")
     return value
 

@@ -173,9 +173,10 @@ def load_renderer(directory: Path, most_tokens: int | None = None, family: str =
     It reads tokenizer.json, tokenizer_config.json, the chat template, generation_config.json or config.json. For texts
     of more than `most_tokens` it raises InvalidRequest before making all of the tokens. Raises ConfigError naming the
     file at fault."""
-    config = _read_json(directory / "tokenizer_config.json")
+    path = directory / "tokenizer_config.json"
+    config = _read_json(path)
     vocabulary = Vocabulary(directory / "tokenizer.json", most_tokens)
-    tokens = {name: text for name in ("bos_token", "eos_token", "pad_token") if (text := _token(config.get(name)))}
+    tokens = {name: text for name in ("bos_token", "eos_token", "pad_token") if (text := _token(path, name, config))}
     source = read_template(directory, config)
     found = find_family(source, family)
     try:
@@ -220,14 +221,20 @@ def _stop_ids(directory: Path, tokens: Mapping[str, str], vocabulary: Vocabulary
     return list(dict.fromkeys(found))
 
 
-def _token(entry: Any) -> str | None:
-    """Return a token's text: configurations write it as text, or as an object around it."""
-    return entry.get("content") if isinstance(entry, dict) else entry
+def _token(path: Path, name: str, config: Mapping[str, Any]) -> str | None:
+    """Return a token's text: configurations write it as text, or as an object around it. Raises ConfigError."""
+    entry = config.get(name)
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    if not isinstance(text, str | None):
+        raise ConfigError(f"{path}: {name} is {entry!r}, no token's text")
+    return text
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: no object")
     return content

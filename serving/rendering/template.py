@@ -200,14 +200,21 @@ def _raise(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
+def _is_default(entry: Any) -> bool:
+    return isinstance(entry, dict) and entry.get("name") == "default"
+
+
 def read_template(directory: Path, config: Mapping[str, Any]) -> str:
     """Read chat_template.jinja or tokenizer_config.json. Raises ConfigError when the model has no template."""
     file = directory / "chat_template.jinja"
     if file.exists():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file}: {error}") from error
     found = config.get("chat_template")
     if isinstance(found, list):
-        found = next((entry["template"] for entry in found if entry["name"] == "default"), None)
+        found = next((each.get("template") for each in found if _is_default(each)), None)
     if not isinstance(found, str):
         raise ConfigError(f"{directory}: the model has no chat template")
     return found

@@ -62,6 +62,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a cut file": (lambda path: path.write_bytes(path.read_bytes()[:-9]), "truncated, 9 bytes .* download"),
     "an empty file": (lambda path: path.write_bytes(b""), "no safetensors header: download"),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), "no file: download"),
+    "another's tensors": (lambda path: save_file({"c": np.zeros(8, np.float32)}, path), "lacks tensor b, .* again"),
 }  # fmt: skip
 
 
@@ -70,6 +72,21 @@ def test_weights_that_are_not_whole_are_named_with_what_to_do(tmp_path: Path, wh
     (_, second), (spoil, said) = shards(tmp_path), FAULTS[what]
     spoil(second)
     with pytest.raises(ConfigError, match=f"{second.name}: {said}"):
+        check_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["model-00001-of-00002.safetensors"], r"model\.safetensors\.index\.json: is missing, .* download it"),
+        (["consolidated.safetensors"], r"index\.json: is missing, .*consolidated\.safetensors"),
+        (["adapter_model.safetensors", "adapter_config.json"], "an adapter and no model: merge it"),
+    ],
+)
+def test_weights_that_transformers_would_not_find_are_no_weights(tmp_path: Path, names: list[str], said: str) -> None:
+    for name in names:
+        save_file({"a": np.zeros(8, np.float32)}, tmp_path / name)
+    with pytest.raises(ConfigError, match=said):
         check_weights(tmp_path)
 
 

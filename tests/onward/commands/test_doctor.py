@@ -1,5 +1,7 @@
 """`onward doctor` names what is wrong and says what to do."""
 
+import json
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -8,15 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from api_harness import serve
+from safetensors.torch import load_file, save_file
 
-from core.errors import OnwardError
+from core.errors import ConfigError, OnwardError
 from core.ids import BASE, PolicyRef
 from core.ports import AdapterConfig
 from onward.commands.accounts.keys import create as create_key
 from onward.commands.doctor import examine, samples
 from onward.commands.options import overrides_of
 from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
+from serving.engines.local.modules.given import load_given
 from serving.weights.deltas.manifest import WeightsManifest, manifest_path
 
 Doctor = Callable[..., tuple[int, str]]
@@ -25,7 +30,7 @@ Doctor = Callable[..., tuple[int, str]]
 @pytest.fixture
 def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
     """Return what the command does, in this process, which has imported all of it."""
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("COLUMNS", "500")
 
     def ask(directory: Path, *settings: str) -> tuple[int, str]:
         code = examine(directory, overrides_of(list(settings)))
@@ -86,6 +91,58 @@ def test_a_model_that_is_not_whole_is_named(doctor: Doctor, tmp_path: Path) -> N
         code, told = doctor(tmp_path / "service", f"serving.model={model}")
         assert code == 1
         assert what in told
+
+
+def rewritten(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def without_tensors(path: Path, part: str) -> None:
+    save_file({name: tensor for name, tensor in load_file(path).items() if part not in name}, path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [
+        (lambda model: without_tensors(model / "model.safetensors", "q_proj"), "lack 4 .*q_proj.weight"),
+        (lambda model: rewritten(model / "config.json", num_hidden_layers=5, layer_types=None), "lack 11 .*layers.4"),
+        (lambda model: rewritten(model / "config.json", intermediate_size=512), "other shapes for 12 .*mlp.down_proj"),
+    ],
+)
+def test_weights_that_do_not_fit_their_config_are_named(
+    doctor: Doctor, tmp_path: Path, spoil: Callable[[Path], None], what: str
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(SHIPPED_MODEL, model)
+    spoil(model)
+    code, told = doctor(tmp_path / "service", f"serving.model={model}")
+    assert code == 1
+    assert re.search(what, told), told
+    with pytest.raises(ConfigError, match=what):
+        load_given(model, "cpu", torch.float32)
+
+
+BYTES = "no text"
+OTHER_TEXTS = [
+    *((name, text) for name in ("config.json", "tokenizer_config.json", "generation_config.json")
+      for text in ("[]", "5", "null", '"text"', "", BYTES)),
+    *(("tokenizer.json", text) for text in ("[]", "{}", BYTES, '{"model": {"vocab": [1]}}')),
+    ("chat_template.jinja", BYTES),
+    ("tokenizer_config.json", '{"eos_token": 5}'),
+    ("tokenizer_config.json", '{"eos_token": {"content": [5]}}'),
+    ("config.json", '{"vocab_size": 512, "max_position_embeddings": 512, "text_config": "x"}'),
+    ("config.json", '{"vocab_size": 512, "max_position_embeddings": 512, "num_experts": "8"}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text"), OTHER_TEXTS)
+def test_a_text_of_another_form_is_named(doctor: Doctor, tmp_path: Path, name: str, text: str) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(SHIPPED_MODEL, model)
+    (model / name).write_bytes(b"\xff\xfe" if text == BYTES else text.encode())
+    code, told = doctor(tmp_path / "service", f"serving.model={model}")
+    assert code == 1
+    assert name in told
 
 
 def test_a_spec_whose_late_outcomes_correct_nothing_is_named(doctor: Doctor, tmp_path: Path) -> None:

@@ -11,21 +11,26 @@ from torch import Tensor
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, Cache
 
 from core.errors import ConfigError
-from core.model.files import LOCAL, check_weights
+from core.model.files import LOCAL, check_weights, refuse_unfit
 from serving.engines.local.attention import NAME, Plan, SlotCache, slot_attention
 
 
 def load_given(directory: Path, device: str, dtype: torch.dtype) -> Any:
-    """Load the directory's model. Raises ConfigError where it is no Hugging Face causal LM, or not whole."""
+    """Load the directory's model. Raises ConfigError where it is no Hugging Face causal LM, or not whole.
+
+    Where tensors lack, transformers makes them of random numbers, and says so in a log alone."""
     AttentionInterface.register(NAME, slot_attention)
     try:
         config = AutoConfig.from_pretrained(directory, **LOCAL)
         check_weights(directory)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            directory, config=config, dtype=dtype, use_safetensors=True, **LOCAL
+        told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which we refuse
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory, config=config, dtype=dtype, use_safetensors=True, **told, **LOCAL
         )
+        model, found = loaded
     except (OSError, ValueError) as error:
         raise ConfigError(f"serving.model: {directory} is no Hugging Face causal LM ({error})") from error
+    refuse_unfit(directory, found["missing_keys"], {name for name, *_ in found["mismatched_keys"]})
     return model.to(device).eval().requires_grad_(False)
 
 

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from core.model.files import check_fits, weight_files
+from core.model.weights_digest import tensors_of
+
 Empty = Callable[..., Tensor]
 """Makes a tensor of the given sizes."""
 _NORMS_OF_HEADS = {"llama": False, "qwen3": True}
@@ -76,6 +79,15 @@ def read_plain_config(directory: Path) -> PlainConfig | None:
         return PlainConfig(**fields, rope_theta=theta, has_norms_of_heads=has_norms)
     except TypeError:  # a field that is unknown here, or lacks
         return None
+
+
+def check_plain_weights(directory: Path) -> None:
+    """Check that the weights of a model that is known here fit its config. Raises ConfigError."""
+    config = read_plain_config(directory)
+    if config is not None:
+        held = {name: tensor.shape for name, tensor in tensors_of(weight_files(directory)).items()}
+        decoder = PlainDecoder(config, "meta", torch.float32)
+        check_fits(directory, held, {name: tuple(each.shape) for name, each in decoder.named_parameters()})
 
 
 def _plain_rope(rope: Any) -> float | None:
