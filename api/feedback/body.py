@@ -11,7 +11,7 @@ from api.access.identity import Identity
 from api.feedback.measures import LONGEST_SNAPSHOT, Said, check_measured, demonstrated, measured
 from api.feedback.targets import NamedTurn
 from api.feedback.values import check_level, check_value
-from api.turns.answer_ids import inference_in
+from api.turns.answer_ids import inference_of
 from api.turns.intake import check_id
 from core.errors import InvalidRequest
 from core.events import Outcome, TokenRange, ToolCallTarget
@@ -116,7 +116,7 @@ def outcome_of(context: Context, identity: Identity, body: FeedbackBody, said: S
 
 def subject_of(body: FeedbackBody) -> tuple[InferenceId | None, SessionId | None]:
     """Return the inference or the session that the feedback is about, the same however it names the inference."""
-    inference_id = None if body.inference_id is None else InferenceId(inference_in(body.inference_id).lower())
+    inference_id = None if body.inference_id is None else inference_of(body.inference_id)
     return inference_id, None if body.session_id is None else SessionId(body.session_id)
 
 

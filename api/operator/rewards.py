@@ -12,6 +12,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import LARGEST_INTEGER, digits, identity_of, json_response, only_parameters, whole_number
 from api.access.services import ApiServices
+from api.turns.answer_ids import inference_of
 from api.turns.lookup import look_up, read
 from api.turns.session_ids import is_id
 from core.codec import to_builtins
@@ -136,7 +137,7 @@ def rewards_router(context: Context) -> APIRouter:
         only_parameters(request)
         found = None
         if is_id(inference_id):
-            found = await look_up(services, lambda view: _story(view, identity, InferenceId(inference_id)))
+            found = await look_up(services, lambda view: _story(view, identity, inference_of(inference_id)))
         if found is None:
             raise NotFound(f"no inference {inference_id}", param="inference_id", code="unknown_inference")
         return json_response(found)

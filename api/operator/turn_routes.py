@@ -10,6 +10,7 @@ from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
 from api.access.trail import Note, note_of
 from api.operator.rewards import MOST_OUTCOMES, as_seen, plain
+from api.turns.answer_ids import inference_of
 from api.turns.lookup import look_up
 from api.turns.session_ids import is_id
 from core.codec import to_builtins
@@ -44,7 +45,7 @@ def turn_router(context: Context) -> APIRouter:
         only_parameters(request)
         if not is_id(inference_id):
             raise _unknown(inference_id)
-        query, note = InferenceId(inference_id), note_of(request)
+        query, note = inference_of(inference_id), note_of(request)
         found = await look_up(services, lambda view: _story(view, identity, query, services.renderer, note))
         if found is None:
             raise _unknown(inference_id)

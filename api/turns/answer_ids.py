@@ -4,11 +4,18 @@ An answer of several choices is no one inference: it has the id of their group."
 
 from typing import Final
 
+from core.ids import InferenceId
+
 CHAT: Final = "chatcmpl-"
 TEXT: Final = "cmpl-"
 MESSAGE: Final = "msg_"
 RESPONSE: Final = "resp_"
 _PREFIXES = (CHAT, TEXT, MESSAGE, RESPONSE)
+
+
+def inference_of(named: str) -> InferenceId:
+    """Return the inference that an id names, however it is spelled."""
+    return InferenceId(inference_in(named).lower())
 
 
 def inference_in(named: str) -> str:

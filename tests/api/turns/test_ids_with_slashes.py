@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from api_harness import Service, wait_for
+from api_harness import MODEL, Service, wait_for
 
 
 def say(service: Service, session_id: str) -> Any:
@@ -37,3 +37,23 @@ def test_sessions_whose_ids_end_as_routes_do(service: Service) -> None:
     assert service.post("/v1/sessions/a%2Fend", {}).json()["session_id"] == "a"
     assert service.post("/v1/sessions/a%2Fend/end", {}).json()["session_id"] == "a/end"
     assert service.get("/v1/sessions/a%2Fend").json()["session_id"] == "a/end"
+
+
+def test_an_answers_id_names_its_turn_wherever_feedback_takes_it(service: Service) -> None:
+    said = {"model": MODEL, "max_tokens": 3}
+    for path, body in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/responses", {"input": "hi", "max_tokens": None}),
+    ):
+        answer = service.post(path, {name: value for name, value in {**said, **body}.items() if value is not None})
+        inference = answer.headers["x-onward-inference-id"]
+        service.turn(inference)
+        for name in (answer.json()["id"], inference.upper()):
+            assert service.post(
+                "/v1/feedback", {"inference_id": name, "metric_name": "accepted", "value": True}
+            ).is_success
+            for route in ("turns", "rewards"):
+                found = service.get(f"/v1/{route}/{name}")
+                assert (found.status_code, found.json().get("inference_id")) == (200, inference), (route, name)
