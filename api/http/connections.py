@@ -5,6 +5,7 @@ connections now and then: a timer for each request would cost more than all of t
 
 import asyncio
 import ipaddress
+import re
 import sys
 from collections import Counter
 from enum import Enum, auto
@@ -24,7 +25,10 @@ _LEAST_PART = 16  # bytes of a part, on average, where there are many: to take o
 _MOST_WAITING = 32  # requests behind one that is being answered; browsers and libraries send none
 _RETRY_AFTER_S = 5
 _IPV6_SITE = 64
-_UPGRADE, _NO_UPGRADE = b"\r\nupgrade:", b"\r\nnot-now:"
+_UPGRADE = re.compile(rb"(?i)\r\nupgrade:")
+_NO_UPGRADE = b"\r\nnot-now:"
+_MAY_BECOME = re.compile(rb"(?i)\r(\n(\r|u(p(g(r(a(d(e)?)?)?)?)?)?)?)?\Z")
+"""What a piece of a head may end in: the beginning of such a line, or of the head's end."""
 
 
 class Phase(Enum):
@@ -99,6 +103,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = self._parts = self._part_bytes = 0
         self._unread_since: float | None = None
         self._unread = 0
+        self._held = b""  # the end of what arrived of a head
         self._answered: RequestResponseCycle | None = None
         self._site = self.guard.site(self.client[0]) if self.client else None
         refused = self.guard.enter(self, self._site)
@@ -119,7 +124,9 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._phase is Phase.NOTHING and self._is_idle():  # also for line breaks before a request
             self._enter(Phase.HEADERS)
-        super().data_received(_without_upgrade(data) if self._phase is Phase.HEADERS else data)
+        if self._phase is Phase.HEADERS:
+            data, self._held = _without_upgrade(self._held + data)
+        super().data_received(data)
         if self._phase is Phase.HEADERS:
             self._header_bytes += len(data)
             if self._header_bytes > self.guard.settings.header_bytes:
@@ -144,6 +151,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        is_new = self.parser.get_http_version() != "1.0"
+        if is_new and all(name != b"host" for name, _ in self.headers):
+            raise ValueError("no Host header")  # RFC 9112, 3.2
+        self.expect_100_continue &= is_new  # RFC 9110, 10.1.1
         super().on_headers_complete()
         if self.scope["http_version"] == "1.0":
             _end_by_closing(self.cycle)
@@ -262,15 +273,17 @@ def _end_by_closing(cycle: RequestResponseCycle) -> None:
     cycle.send = plainly  # type: ignore[method-assign]  # uvicorn offers no other way in
 
 
-def _without_upgrade(data: bytes) -> bytes:
-    """Return a request's head without its wish for another protocol, which a server may ignore (RFC 9110, 7.8).
+def _without_upgrade(data: bytes) -> tuple[bytes, bytes]:
+    """Return a piece of a head without its wish for another protocol, which a server may ignore (RFC 9110, 7.8).
 
-    The parser would take what follows for that protocol: Java's own client asks for h2c, and its body was lost."""
+    And the end of the piece, where only what comes next shows whether it is such a wish. The parser would take what
+    follows for that protocol: Java's own client asks for h2c, and its body was lost."""
     head, end, rest = data.partition(b"\r\n\r\n")
-    place = head.lower().find(_UPGRADE)
-    if place < 0:
-        return data
-    return head[:place] + _NO_UPGRADE + head[place + len(_UPGRADE) :] + end + rest
+    head = _UPGRADE.sub(_NO_UPGRADE, head)
+    if end:
+        return head + end + rest, b""
+    found = _MAY_BECOME.search(head)
+    return (head, b"") if found is None else (head[: found.start()], found[0])
 
 
 def bounded_protocol(settings: ConnectionSettings) -> type[BoundedProtocol]:

@@ -4,6 +4,7 @@ import gzip
 import http.client
 import json
 import socket
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -126,6 +127,25 @@ def test_a_wish_for_another_protocol_is_ignored(service: Service, name: bytes) -
             assert json.loads(answer.read())["choices"]
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_such_a_wish_is_ignored_however_it_arrives(service: Service, size: int) -> None:
+    url = httpx.URL(service.url)
+    head = f"POST {CHAT} HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nUpgrade: TLS/1.0\r\n"
+    head += f"Host: {url.host}:{url.port}\r\nContent-Type: application/json\r\nContent-Length: {len(BODY)}\r\n"
+    head += "Upgrade: h2c\r\n\r\n"
+    with socket.create_connection((url.host, url.port or 80), timeout=120) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(2):
+            for at in range(0, len(head), size):
+                connection.sendall(head[at : at + size].encode())
+                time.sleep(0.001)
+            connection.sendall(BODY)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            assert answer.status == 200
+            assert json.loads(answer.read())["choices"]
+
+
 STREAM = json.dumps({**json.loads(BODY), "stream": True}).encode()
 
 
@@ -151,6 +171,28 @@ def test_each_version_gets_the_framing_that_it_knows(
         assert (answer.headers.get("connection") == "close") == ends
         if ends:
             assert opened.recv(1) == b""
+
+
+@pytest.mark.parametrize(("version", "goes_on"), [("1.0", False), ("1.1", True)])
+def test_only_a_client_that_knows_it_is_told_to_go_on(service: Service, version: str, goes_on: bool) -> None:
+    """RFC 9110, 10.1.1: a client of HTTP/1.0 would take `100 Continue` for the answer."""
+    url = httpx.URL(service.url)
+    head = f"POST {CHAT} HTTP/{version}\r\nHost: {url.host}:{url.port}\r\nExpect: 100-continue\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n"
+    with socket.create_connection((url.host, url.port or 80), timeout=120) as opened:
+        opened.sendall(head.encode())
+        if goes_on:
+            assert opened.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        opened.sendall(BODY)
+        assert opened.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_request_without_a_host_is_refused_where_there_must_be_one(service: Service) -> None:
+    url = httpx.URL(service.url)
+    for version, status in (("1.1", b"400"), ("1.0", b"200")):
+        with socket.create_connection((url.host, url.port or 80), timeout=120) as opened:
+            opened.sendall(f"GET /healthz HTTP/{version}\r\n\r\n".encode())
+            assert opened.recv(1 << 16).startswith(b"HTTP/1.1 " + status)
 
 
 def test_two_hosts_are_refused_and_trailers_are_no_headers(service: Service) -> None:
