@@ -45,6 +45,13 @@ CHANGES_ANSWERS: Final = {
     **dict.fromkeys(("lora_path", "lora_request", "adapter_id", "models", "models_fallback"), _NONE),
 }
 """Fields at the top of a body that are known to change what is generated, each with what to send instead."""
+NOTHING: Final[tuple[Any, ...]] = (None, False, "", [], {})
+"""Values with which a client says no more than by leaving a field out; 0 is False."""
+NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
+    **dict.fromkeys(("typical_p", "tfs", "length_penalty", "repeat_penalty"), (1.0,)),
+    "add_generation_prompt": (True,),
+}
+"""Further values with which one of these fields changes nothing."""
 
 
 def decode_foreign(decoder: msgspec.json.Decoder[T], raw: Raw) -> tuple[T, list[str]]:
@@ -95,14 +102,16 @@ class _Left:
             elif name == shape.tag_field or not shape.forbid_unknown_fields:
                 kept[name] = part
             else:
-                self._leave(name, place)
+                self._leave(name, part, place)
         return kept
 
-    def _leave(self, name: str, place: str) -> None:
+    def _leave(self, name: str, value: Any, place: str) -> None:
         if not place and name in CHANGES_ANSWERS:
+            if value in NOTHING or value in NEUTRAL.get(name, ()):
+                return
             message = f"{name}: changes what is generated, and cannot be honoured: {CHANGES_ANSWERS[name]}"
             raise InvalidRequest(message, param=name, code="unsupported")
-        spelled = place + _spell(name) if len(self.names) < _MOST_NAMED else _OTHER
+        spelled = place + spell(name) if len(self.names) < _MOST_NAMED else _OTHER
         if spelled not in self.names:
             self.names.append(spelled)
 
@@ -118,7 +127,7 @@ def _fitting(value: Any, shape: inspect.Type) -> Iterator[inspect.Type]:
             yield each
 
 
-def _spell(name: str) -> str:
+def spell(name: str) -> str:
     """Return a client's name of a field, or that it is another one: names are few, and of few characters."""
     if name in _spelled:
         return name

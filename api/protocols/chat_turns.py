@@ -20,7 +20,7 @@ from api.protocols.sampling import (
 )
 from api.redaction.redaction import Redaction
 from api.requests.bodies import ChatBody
-from api.requests.constraints import check_wanted, wanted_of
+from api.requests.constraints import check_wanted, ignored_in_wanted, wanted_of
 from api.requests.ignored import named
 from api.requests.messages import canonical, check_messages, ignored_in, late_system
 from api.requests.redacted import redact_chat
@@ -72,8 +72,10 @@ def understand(
     `ignored` are fields that its translator left out, `hint` the session that it names beside headers."""
     intake = take_in(context, identity, headers, body, body.turn_type, workload="chat", hint=hint)
     check_messages(body.messages)
+    unknown = ignored_in_wanted(body)
     _check_options(body)
     found = [*ignored, *ignored_options(body), *ignored_in(body.messages), *ignored_in_tools(body.tools or ())]
+    found += unknown
     redaction = context.redactors.begin(identity.namespace, intake.speaker)
     if redaction is not None:
         redact_chat(body, redaction)

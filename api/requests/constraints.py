@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from api.requests.bodies import ChatBody
+from api.requests.ignored import take_unknown
 from api.requests.tools import Tool, check_schema
 from core.errors import InvalidRequest
 from core.grammars.wanted import ANY_OBJECT, WantedAnswer, WantedTool
@@ -15,6 +16,20 @@ _OF_FORMAT: Final = {"text": {"type"}, "json_object": {"type"}, "json_schema": {
 STRICT: Final = "tools[].function.strict"
 _OF_SCHEMA: Final = {"name", "description", "schema", "strict"}
 _SCHEMA: Final = "response_format.json_schema.schema"
+
+
+def ignored_in_wanted(body: ChatBody) -> list[str]:
+    """Take what nobody knows out of the fields that say what is wanted, and return its names."""
+    found: list[str] = []
+    wanted, choice = body.response_format, body.tool_choice
+    if wanted is not None:
+        found += take_unknown(wanted, _OF_FORMAT.get(str(wanted.get("type")), wanted), "response_format.")
+        if isinstance(schema := wanted.get("json_schema"), dict):
+            found += take_unknown(schema, _OF_SCHEMA, "response_format.json_schema.")
+    if isinstance(choice, dict) and isinstance(function := choice.get("function"), dict):
+        found += take_unknown(choice, {"type", "function"}, "tool_choice.")
+        found += take_unknown(function, {"name"}, "tool_choice.function.")
+    return found
 
 
 def check_wanted(body: ChatBody) -> None:
@@ -95,8 +110,6 @@ def _schema(body: ChatBody) -> Mapping[str, Any] | None:
     kind = wanted.get("type")
     if not isinstance(kind, str) or kind not in _OF_FORMAT:
         raise _refused("response_format.type", f"must be {_FORMATS}")
-    for name in wanted.keys() - _OF_FORMAT[kind]:
-        raise InvalidRequest(f"response_format.{name}: no such field of {kind}", param=f"response_format.{name}")
     if kind == "text":
         return None
     return ANY_OBJECT if kind == "json_object" else _named_schema(wanted.get("json_schema"))
@@ -106,8 +119,6 @@ def _named_schema(named: object) -> Mapping[str, Any]:
     place = "response_format.json_schema"
     if not isinstance(named, dict):
         raise InvalidRequest(f"{place}: an object with a name and a schema", param=place)
-    for name in named.keys() - _OF_SCHEMA:
-        raise InvalidRequest(f"{place}.{name}: no such field", param=f"{place}.{name}")
     if not isinstance(named.get("name"), str):
         raise InvalidRequest(f"{place}.name: a name is needed", param=f"{place}.name")
     if named.get("strict") not in (None, True, False):

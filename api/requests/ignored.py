@@ -3,16 +3,16 @@
 They are taken out of a request as soon as it is read: they are neither shown to the model nor stored, but named to the
 client in the header `x-onward-ignored`, and counted by client."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from api.http.foreign import NOTHING, spell
+
 Ignored = Any | UnsetType
 """The type of a field that is ignored."""
-_NOTHING: tuple[Any, ...] = (None, False, "", [], {})
-"""Values with which a client says no more than by leaving the field out."""
 _FIELDS: dict[type, tuple[str, ...]] = {}
 
 
@@ -29,9 +29,15 @@ def take_ignored(struct: msgspec.Struct, place: str = "") -> list[str]:
         if value is UNSET:
             continue
         setattr(struct, name, UNSET)
-        if value not in _NOTHING:
+        if value not in NOTHING:
             found.append(place + name)
     return found
+
+
+def take_unknown(part: dict[str, Any], known: Container[str], place: str) -> list[str]:
+    """Take unknown fields out of a part of a request, and return the names of those that said something."""
+    unknown = {name: part.pop(name) for name in [*part] if name not in known}
+    return [place + spell(name) for name, value in unknown.items() if value not in NOTHING]
 
 
 def named(names: Iterable[str]) -> tuple[str, ...]:

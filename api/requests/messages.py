@@ -1,6 +1,7 @@
 """The messages of a chat request: their types, their order, and the canonical form they are rendered and hashed in."""
 
 from datetime import datetime
+from types import UnionType
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -28,7 +29,21 @@ class FilePart(msgspec.Struct, tag_field="type", tag="file"):
     """A file."""
 
 
-Part = TextPart | ImagePart | AudioPart | FilePart
+class RefusalPart(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="refusal"):
+    """What an answer said in refusing: text of the model's, as all else that it said."""
+
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
+class ThinkingPart(msgspec.Struct, tag_field="type", tag="thinking"):
+    """The thinking of an answer that is sent back by parts, which changes nothing: `reasoning_content` is honoured."""
+
+
+Part = TextPart | ImagePart | AudioPart | FilePart | RefusalPart | ThinkingPart
 Content = str | list[Part]
 
 
@@ -114,6 +129,9 @@ class ToolMessage(msgspec.Struct, forbid_unknown_fields=True, tag_field="role", 
 ChatMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
 
 
+_OF_ANSWERS = TextPart | RefusalPart | ThinkingPart
+
+
 def check_messages(messages: list[ChatMessage]) -> None:
     """Check the order of messages and what they are made of. Raises InvalidRequest naming the message.
 
@@ -126,7 +144,8 @@ def check_messages(messages: list[ChatMessage]) -> None:
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
         if isinstance(message.content, list):
-            _check_parts(message.content, f"{place}.content")
+            is_answer = isinstance(message, AssistantMessage)
+            _check_parts(message.content, f"{place}.content", _OF_ANSWERS if is_answer else TextPart)
         if isinstance(message, AssistantMessage):
             waiting |= _calls(message, place)
         elif isinstance(message, ToolMessage):
@@ -147,9 +166,9 @@ def _check_times(message: ToolMessage, place: str) -> None:
         raise _order(f"{place}.onward.ended_at", "a call ends no sooner than it starts")
 
 
-def _check_parts(parts: list[Part], place: str) -> None:
+def _check_parts(parts: list[Part], place: str, taken: type | UnionType) -> None:
     for index, part in enumerate(parts):
-        if not isinstance(part, TextPart):
+        if not isinstance(part, taken):
             kind = part.__struct_config__.tag
             raise InvalidRequest(
                 f"{place}[{index}]: the model takes text alone, and no {kind}; send parts of type text",
@@ -184,6 +203,9 @@ def ignored_in(messages: list[ChatMessage]) -> list[str]:
         if isinstance(message.content, list):
             for part in message.content:
                 found += take_ignored(part, "messages[].content[].")
+            said: list[Part] = [part for part in message.content if not isinstance(part, ThinkingPart)]
+            found += ["messages[].content[].thinking"] * (len(said) < len(message.content))
+            message.content = said
         if isinstance(message, AssistantMessage):
             for call in message.tool_calls or ():
                 found += take_ignored(call, "messages[].tool_calls[].")
@@ -219,4 +241,4 @@ def text_of(content: Content | UnsetType | None) -> str:
         return content
     if not isinstance(content, list):
         return ""
-    return "\n".join(part.text for part in content if isinstance(part, TextPart))
+    return "\n".join(part.text for part in content if isinstance(part, TextPart | RefusalPart))

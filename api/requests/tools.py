@@ -12,7 +12,7 @@ from core.errors import InvalidRequest
 
 MAX_TOOLS = 128
 _MAX_DEPTH = 32
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _TYPES = frozenset(("object", "array", "string", "number", "integer", "boolean", "null"))
 _ONE_SCHEMA = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 _MANY_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -55,7 +55,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
         place = f"tools[{index}].function"
         name = tool.function.name
         if not _NAME.fullmatch(name):
-            raise _invalid(f"{place}.name", "1 to 64 of the characters a-z, A-Z, 0-9, _ and -")
+            raise _invalid(f"{place}.name", "1 to 128 of the characters a-z, A-Z, 0-9, _ and -")
         if name in names:
             raise _invalid(f"{place}.name", f"two tools are called {name}")
         names.add(name)

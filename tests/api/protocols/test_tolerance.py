@@ -4,9 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from api_harness import MODEL, Service
 from byte_renderer import ByteRenderer
+
+from api.requests.bodies import ChatBody
+from api.requests.constraints import check_wanted, ignored_in_wanted
+from api.requests.messages import AssistantMessage, canonical
+from api.requests.tools import Tool
 
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "hi"}
@@ -50,6 +56,11 @@ def ignored(answer: httpx.Response) -> list[str]:
         ),
         ({"tools": [{**TOOL, "function": {**TOOL["function"], "strict": True}}]}, ["tools[].function.strict"]),  # type: ignore[dict-item]
         ({"reasoning_effort": None, "prediction": None, "cache_prompt": False}, []),
+        ({"response_format": {"type": "text", "json_schema": None, "next": 1}}, ["response_format.next"]),
+        (
+            {"messages": [USER, {"role": "assistant", "content": [{"type": "thinking", "thinking": "h"}, TEXT]}, USER]},
+            ["messages[].content[].cache_control", "messages[].content[].thinking"],
+        ),
     ],
 )
 def test_what_is_ignored_is_named(quick_service: Service, body: dict[str, Any], named: list[str]) -> None:
@@ -76,6 +87,54 @@ def test_what_is_ignored_is_named(quick_service: Service, body: dict[str, Any], 
 )
 def test_what_is_honoured_is_answered_and_not_named(quick_service: Service, body: dict[str, Any]) -> None:
     assert ignored(answered(quick_service, body)) == []
+
+
+def test_a_refusal_that_is_sent_back_is_what_the_answer_said(quick_service: Service) -> None:
+    refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+    answered(quick_service, {"messages": [USER, refusal, USER]})
+    assert canonical(msgspec.convert(refusal, AssistantMessage)) == {"role": "assistant", "content": "no"}
+    said = {"role": "user", "content": refusal["content"]}
+    refused = quick_service.http.post(CHAT, json={"model": MODEL, "messages": [said]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported")
+
+
+def test_what_nobody_knows_in_what_is_wanted_is_ignored_and_named() -> None:
+    schema = {"name": "n", "schema": {"type": "object", "next": 1}, "strict": None, "next": 1}
+    body = ChatBody(
+        model=MODEL,
+        messages=[],
+        response_format={"type": "json_schema", "json_schema": schema, "next": 1, "then": None},
+        tool_choice={"type": "function", "function": {"name": "run", "next": 1}, "next": 1},
+        tools=[msgspec.convert(TOOL, Tool)],
+    )
+    names = [
+        "response_format.next",
+        "response_format.json_schema.next",
+        "tool_choice.next",
+        "tool_choice.function.next",
+    ]
+    assert ignored_in_wanted(body) == names
+    check_wanted(body)
+    assert schema["schema"] == {"type": "object", "next": 1}, "keywords of a schema are the schema's"
+
+
+@pytest.mark.parametrize(
+    ("path", "tool"),
+    [
+        (CHAT, lambda name: {"type": "function", "function": {"name": name}}),
+        ("/v1/responses", lambda name: {"type": "function", "name": name, "parameters": {}}),
+        ("/v1/messages", lambda name: {"name": name, "input_schema": {"type": "object"}}),
+    ],
+)
+def test_names_of_tools_have_up_to_128_characters(
+    quick_service: Service, path: str, tool: Callable[[str], dict[str, Any]]
+) -> None:
+    """As Anthropic's and the Responses API take them: names of MCP's tools have their server's before them."""
+    said = {"input": "hi"} if path == "/v1/responses" else {"messages": [USER], "max_tokens": 4}
+    answered(quick_service, {**said, "tools": [tool("n" * 128)]}, path)
+    refused = quick_service.http.post(path, json={"model": MODEL, **said, "tools": [tool("n" * 129)]})
+    assert refused.status_code == 400
+    assert "1 to 128" in refused.text
 
 
 def test_what_is_ignored_is_neither_shown_nor_stored(service: Service) -> None:

@@ -160,3 +160,13 @@ def test_no_body_that_was_refused_before_is_taken_now() -> None:
     for raw in (b"{", b"[]", b"null", b'{"next_week": 1}', b'{"model": 3, "messages": [], "next_week": 1}'):
         with pytest.raises(InvalidRequest):
             decode_foreign(chat_decoder, raw)
+
+
+@pytest.mark.parametrize("name", sorted(foreign.CHANGES_ANSWERS))
+def test_what_says_no_more_than_its_absence_changes_nothing(name: str) -> None:
+    """Libraries send every option that they have, at the value that means nothing."""
+    for value in (None, False, 0, "", [], {}, *foreign.NEUTRAL.get(name, ())):
+        raw = json.dumps({"model": MODEL, "messages": [USER], name: value}).encode()
+        assert decode_foreign(chat_decoder, raw)[1] == []
+    with pytest.raises(InvalidRequest, match=name):
+        decode_foreign(chat_decoder, json.dumps({"model": MODEL, "messages": [USER], name: 7}).encode())
