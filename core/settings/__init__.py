@@ -237,8 +237,8 @@ def _values_of(file: Path | None) -> dict[str, Any]:
     if file is None or not file.exists():
         return {}
     try:
-        return tomllib.loads(file.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from error
 
 

@@ -58,15 +58,15 @@ def find_certificate(directory: Path) -> Path | None:
 
 
 def _find(directory: Path) -> dict[str, Any]:
-    layout = Layout(directory.resolve())
+    layout = Layout.of(directory)
     candidates = [layout.address, *sorted(layout.apis.glob(f"{_name('*')}.json"))]
     for path in candidates:
         try:
-            found: dict[str, Any] = json.loads(path.read_text())
-        except FileNotFoundError:
-            continue
-        if _is_alive(found["pid"]):
-            return found
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if found["urls"] and _is_alive(found["pid"]):
+                return found
+        except (FileNotFoundError, IsADirectoryError, ValueError, LookupError, TypeError):
+            continue  # none, or not what a service wrote
     raise ConfigError(f"{directory}: no service runs here (`onward run {directory}` starts one)")
 
 

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
+from core.errors import ConfigError
 from onward.directory.private import private_folder
 
 _MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -17,6 +19,18 @@ class Layout:
     """The paths of one directory; `root` is made on first use."""
 
     root: Path
+
+    @classmethod
+    def of(cls, directory: Path) -> Self:
+        """Return the layout of a directory as a user names it. Raises ConfigError for what can be none's name."""
+        shown = str(directory).encode("utf-8", "backslashreplace").decode()
+        try:
+            str(directory).encode()
+            return cls(directory.resolve())
+        except UnicodeEncodeError:
+            raise ConfigError(f"{shown}: its name is no UTF-8: neither a file nor a log line could name it") from None
+        except RuntimeError:  # of pathlib
+            raise ConfigError(f"{shown}: a link that leads to itself") from None
 
     @property
     def settings(self) -> Path:

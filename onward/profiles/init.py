@@ -22,7 +22,7 @@ _NEEDED = ("tokenizer.json", "*.safetensors")
 
 def init(directory: Path, model: Path, device: Device | None, memory_gb: float | None, num_cards: int | None) -> None:
     """Write the settings and print them. Raises ConfigError, and then writes nothing."""
-    layout, model = Layout(directory.resolve()), model.resolve()
+    layout, model = Layout.of(directory), model.resolve()
     if layout.settings.exists():
         raise ConfigError(f"{layout.settings} is there already, and is not overwritten")
     shape, machine, profile = profile_of(model, device, memory_gb, num_cards)

@@ -80,7 +80,7 @@ def _found(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> 
 
 def read_directory(root: Path, overrides: Mapping[str, str] | None = None) -> tuple[Layout, Settings]:
     """Return a directory's layout and settings, creating the directory if there is none. Raises ConfigError."""
-    layout = Layout(root.resolve())
+    layout = Layout.of(root)
     layout.ensure()
     settings = _publishing_as_served(load_settings(layout.settings, {**os.environ, **(overrides or {})}))
     secrets.keep(secrets_of(settings))
