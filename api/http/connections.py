@@ -5,7 +5,6 @@ connections now and then: a timer for each request would cost more than all of t
 
 import asyncio
 import ipaddress
-import re
 import sys
 from collections import Counter
 from enum import Enum, auto
@@ -25,10 +24,9 @@ _LEAST_PART = 16  # bytes of a part, on average, where there are many: to take o
 _MOST_WAITING = 32  # requests behind one that is being answered; browsers and libraries send none
 _RETRY_AFTER_S = 5
 _IPV6_SITE = 64
-_UPGRADE = re.compile(rb"(?i)\r\nupgrade:")
-_NO_UPGRADE = b"\r\nnot-now:"
-_MAY_BECOME = re.compile(rb"(?i)\r(\n(\r|u(p(g(r(a(d(e)?)?)?)?)?)?)?)?\Z")
-"""What a piece of a head may end in: the beginning of such a line, or of the head's end."""
+_UPGRADE, _NO_UPGRADE = b"\r\nupgrade:", b"\r\nnot-now:"
+_BEGUN = (b"\r\n\r", *(_UPGRADE[:length] for length in range(len(_UPGRADE) - 1, 0, -1)))
+"""What a piece of a head may end in: the beginning of such a line, or of the head's end; the longest first."""
 
 
 class Phase(Enum):
@@ -279,11 +277,15 @@ def _without_upgrade(data: bytes) -> tuple[bytes, bytes]:
     And the end of the piece, where only what comes next shows whether it is such a wish. The parser would take what
     follows for that protocol: Java's own client asks for h2c, and its body was lost."""
     head, end, rest = data.partition(b"\r\n\r\n")
-    head = _UPGRADE.sub(_NO_UPGRADE, head)
+    parts, at = [], 0
+    for part in head.lower().split(_UPGRADE):
+        parts.append(head[at : at + len(part)])
+        at += len(part) + len(_UPGRADE)
+    head = _NO_UPGRADE.join(parts)
     if end:
         return head + end + rest, b""
-    found = _MAY_BECOME.search(head)
-    return (head, b"") if found is None else (head[: found.start()], found[0])
+    begun = next((each for each in _BEGUN if head[-len(each) :].lower() == each), b"")
+    return head[: len(head) - len(begun)], head[len(head) - len(begun) :]
 
 
 def bounded_protocol(settings: ConnectionSettings) -> type[BoundedProtocol]:
