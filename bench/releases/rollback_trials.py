@@ -8,7 +8,6 @@ sessions that resemble each other, is far busier or idler than others, and gives
 
 import argparse
 import math
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -22,6 +21,7 @@ from serving.releases.canaries.assignment import Shares, assign
 from serving.releases.canaries.evidence import RewardEvidence
 from serving.releases.canaries.guards import tripped
 from serving.releases.canaries.observations import ServedTurn
+from serving.releases.canaries.recent import RecentTurns
 from serving.releases.canaries.verdict import judge
 
 SETTINGS, HOLDBACK = CanarySettings(), HoldbackSettings()
@@ -45,6 +45,7 @@ class Case:
     failing: float = FAILING  # of the canary
     users: int = 1000
     guards_every_turns: int = GUARDS_EVERY_TURNS
+    hostile: bool = False  # the first user has three of four turns, and rejects what the canary says and nothing else
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,9 @@ def make_world(case: Case, seed: tuple[int, int]) -> World:
     arms: list[str] = [assign(shares, str(user))[0] for user in range(case.users)]
     sessions = int(2 * SETTINGS.horizon_turns / SETTINGS.share / SESSION_TURNS)
     activity = rng.lognormal(0, ACTIVITY_SPREAD, case.users)
+    if case.hostile:
+        activity[0] = 3 * activity[1:].sum()
+        arms[0] = ("canary", "live")[seed[1] % 2]
     lengths = rng.geometric(1 / SESSION_TURNS, sessions)
     begins_s = rng.exponential(SESSION_TURNS / TURNS_PER_S, sessions).cumsum()
     session = np.repeat(np.arange(sessions), lengths)
@@ -87,6 +91,8 @@ def make_world(case: Case, seed: tuple[int, int]) -> World:
     on_canary = np.array([arm == "canary" for arm in arms])[user]
     likes = rng.normal(0, USER_SPREAD, case.users)[user] + rng.normal(0, SESSION_SPREAD, sessions)[session]
     accepted = rng.random(len(user)) < np.clip(QUALITY + likes + case.quality * on_canary, 0, 1)
+    if case.hostile:
+        accepted = np.where(user == 0, ~on_canary, accepted)
     failed = rng.random(len(user)) < np.where(on_canary, case.failing, FAILING)
     delay_s = rng.exponential(np.where(accepted, ACCEPT_S, REJECT_S))
     silent = failed | (rng.random(len(user)) < SILENT)
@@ -128,7 +134,7 @@ def run(case: Case, seed: tuple[int, int]) -> Ending:
     """Run an experiment as `serving.releases.canary.Canary` does, without a log and a store in between."""
     world = make_world(case, seed)
     rewards = RewardEvidence(SETTINGS.maturity_s)
-    recent = {arm: deque[ServedTurn](maxlen=SETTINGS.guard_turns) for arm in ("canary", "live", "holdback")}
+    recent = {arm: RecentTurns(SETTINGS.guard_turns) for arm in ("canary", "live", "holdback")}
     turns = 0
     for now_s, kind, number in world.events():
         if kind == 1:
@@ -145,7 +151,8 @@ def run(case: Case, seed: tuple[int, int]) -> Ending:
         found = judge(rewards.arm("canary"), rewards.arm("live"), now_s, SETTINGS)
         if found.action != "wait":
             return Ending(found.action, turns)
-    raise AssertionError("the horizon lies within the world")
+    rewards.ripen(SETTINGS.horizon_s + SETTINGS.maturity_s)
+    return Ending(judge(rewards.arm("canary"), rewards.arm("live"), SETTINGS.horizon_s, SETTINGS).action, turns)
 
 
 def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
