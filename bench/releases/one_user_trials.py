@@ -186,7 +186,8 @@ def rows(trials: int) -> Iterator[Row]:
             for place in PLACES:
                 lost[f"{way}, in {place}"] += sum(is_rolled_back(Attack(way, place, users), n) for n in range(trials))
         worst, most = lost.most_common(1)[0]
-        what = f"{users} users and her: rolled back by a guard, of {len(lost)} ways the worst ({worst})"
+        named = f" ({worst})" if most else ""
+        what = f"{users} users and her: rolled back by a guard, the worst of {len(lost)} ways{named}"
         yield Row.at_most(what, most, f"of {trials} releases", "all", most / trials, 0.0)
     for users in (300, 1000):
         hers, nobodys = (
