@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
 
@@ -96,14 +97,16 @@ def _directory(layout: Layout, settings: Settings) -> str:
 
 
 def _model(settings: Settings) -> str:
-    from serving.engines.local.modules.plain import check_plain_weights
     from serving.engines.model_facts import read_model_facts
     from serving.rendering import report_family
 
     directory = settings.serving.model or SHIPPED_MODEL
     facts = read_model_facts(directory)
     check_weights(directory)
-    check_plain_weights(directory)
+    if find_spec("torch") is not None:  # where it is not, nothing loads weights
+        from serving.engines.local.modules.plain import check_plain_weights
+
+        check_plain_weights(directory)
     report = report_family(directory, settings.serving.family)
     return f"{directory}: {facts.vocabulary:,} tokens, context {facts.context_length:,}; {report}"
 
