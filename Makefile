@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install reasoning clients demo rollouts run docs services services-down browser sandbox ide unit test quick timed verify verify-parts deep deep-parts soak faults hostile check bench bench-headline gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
-install: $(VENV)/.installed
+install: $(VENV)/.installed build/native/.made
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,6 +37,10 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true # once, for the many processes to come
 	@touch $@
+
+build/native/.made: serving/engines/local/native/step.cpp $(VENV)/.installed
+	@$(BIN)/python -c 'from serving.engines.local.native.library import main; main()'
+	@mkdir -p $(@D) && touch $@
 
 reasoning: $(VENV)/.reasoning ## reasoning-gym, whose questions are tasks for agents; needs a C compiler and the headers of Python
 

@@ -28,17 +28,22 @@ from bench.table import RESULTS, commit, machine
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURES = ("demo", "api", "engine", "log", "scorer", "monitors", "start")
+COMPILE = "from serving.engines.local.native.library import main; main()"
 Found = Mapping[str, list[float]]
 """The values of each figure, one a round."""
 
 
 def measure(tree: Path, name: str) -> dict[str, float]:
     """Run a measurement on the code of a tree. Raises CalledProcessError."""
-    command = [sys.executable, "-m", "bench.headline.measures", name]
-    environment = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'kernels'}", "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    figures: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])["figures"]
+    printed = in_tree([sys.executable, "-m", "bench.headline.measures", name], tree)
+    figures: dict[str, float] = json.loads(printed.splitlines()[-1])["figures"]
     return figures
+
+
+def in_tree(command: Sequence[str], tree: Path) -> str:
+    """Run a command on the code of a tree; return what it prints. Raises CalledProcessError."""
+    environment = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'kernels'}", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 @contextmanager
@@ -50,6 +55,8 @@ def checked_out(version: str) -> Iterator[Path]:
         try:
             shutil.rmtree(tree / "bench")
             shutil.copytree(ROOT / "bench", tree / "bench")
+            if (tree / "serving" / "engines" / "local" / "native").exists():
+                in_tree([sys.executable, "-c", COMPILE], tree)
             yield tree
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)

@@ -7,7 +7,7 @@ larger ones reading the weights is, and these may be packed. It is used only whe
 N packed tokens, E hidden size, H query heads, K key-value heads, D head dimension, T positions."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from serving.engines.local.attention import Plan, SlotCache, attend
-from serving.engines.local.modules.products import Changes, Product, beside, fits_half, placeholder, product_of
+from serving.engines.local.attention import Plan, Row, SlotCache, attend
+from serving.engines.local.modules.products import Changes, Plain, Product, beside, fits_half, placeholder, product_of
+from serving.engines.local.native.step import NONE, LayerWeights, NativeStep
 
 Progress = Callable[[float], None]
 """Told what share of the weights is ready to compute with."""
 _LAYER = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+_SILU = {"SiLU", "SiLUActivation"}  # torch's and transformers' names of it
 _SHARED = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "out": ("self_attn.o_proj",),
@@ -104,6 +106,15 @@ class LlamaForward:
             self._layers.append(_Layer(layer, index, is_packed))
             if progress is not None:
                 progress((index + 1) / len(base.layers))
+        self._native = None if is_packed else self._in_one_call(model.lm_head)
+
+    def _in_one_call(self, head: Any) -> NativeStep | None:
+        layers = [layer.native for layer in self._layers]
+        if not NativeStep.fits(self._norm) or not all(layers) or self._embedding.dtype != torch.float32:
+            return None
+        ends = [self._embedding, self._norm, head.weight, NONE if head.bias is None else head.bias]
+        shared = [*ends, self._rotary.cos_T1D, self._rotary.sin_T1D]
+        return NativeStep(shared, self._epsilon, [layer for layer in layers if layer])
 
     def takes(self, changes: Changes) -> bool:
         """Return whether an adapter changes only what it can be computed beside."""
@@ -113,7 +124,16 @@ class LlamaForward:
         """Return another version: these weights, shared, with an adapter beside them."""
         other = copy.copy(self)
         other._layers = [layer.adapted(changes, scale) for layer in self._layers]
+        other._native = None
         return other
+
+    def step(
+        self, rows: Sequence[Row], tokens: Sequence[int], cache: SlotCache, *, all_positions: bool
+    ) -> Tensor | None:
+        """Return what a call returns for these rows, computed in one call of torch; None where that cannot be."""
+        if self._native is None:
+            return None
+        return self._native(rows, tokens, cache, all_positions=all_positions)
 
     def __call__(self, tokens_N: Tensor, plan: Plan, cache: SlotCache, keep: Tensor | None) -> Tensor:
         """Logits [R, V] of the packed tokens that `keep` [R] names, or of all."""
@@ -148,6 +168,17 @@ class _Layer:
             per_head = [attention.q_norm.weight] * self._heads
             per_head += [attention.k_norm.weight] * (self._rotated - self._heads)
             self._qk_norm, self._qk_epsilon = torch.stack(per_head), attention.q_norm.variance_epsilon
+
+    @property
+    def native(self) -> LayerWeights | None:
+        """Return what it is computed with, where one call of torch can compute it."""
+        plain = [self._products[group] for group in _SHARED]
+        if not all(isinstance(product, Plain) for product in plain) or type(self._activation).__name__ not in _SILU:
+            return None
+        qkv, out, gate_up, down = ((each.weight_OI, NONE if each.bias_O is None else each.bias_O) for each in plain)  # type: ignore[attr-defined]
+        norm, epsilon = (NONE, 0.0) if self._qk_norm is None else (self._qk_norm, self._qk_epsilon)
+        epsilons = (self._epsilon, self._after_epsilon, epsilon)
+        return LayerWeights(self._before, qkv, norm, out, self._after, gate_up, down, epsilons, self._scaling)
 
     def adapted(self, changes: Changes, scale: float) -> "_Layer":
         other = copy.copy(self)

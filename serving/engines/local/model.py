@@ -89,6 +89,10 @@ class Decoder:
         Raises GaveWay when `must_give_way` says so before a layer.
         """
         like = self._like
+        if self._lean is not None and must_give_way is None:
+            logits = self._lean.step(rows, tokens, cache, all_positions=all_positions)
+            if logits is not None:
+                return logits
         plan = Plan(rows, cache.slot_tokens, like.device, like.dtype, must_give_way)
         tokens_N = torch.tensor(tokens, device=like.device)
         keep = None if all_positions else plan.last_R

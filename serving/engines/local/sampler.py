@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core.events import Sampling
+from serving.engines.local.native.step import NativeStep, draw
 from serving.engines.requests import untrainable
 
 _BELOW_ONE = 1.0 - 2.0**-52  # times any sum of probabilities stays below it, so that the search finds a possible token
@@ -68,10 +69,14 @@ def sample(logits_RV: Tensor, rows: Sequence[Sampled]) -> Samples:
 
     Where a row's logits are not finite, its token is arbitrary and its log-probability not finite; other rows are not
     affected."""
-    logits_RV = _allowed(logits_RV.float(), rows)
     temperatures = [row.sampling.temperature or 1.0 for row in rows]
+    is_warm = any(temperature != 1.0 for temperature in temperatures)
+    if NativeStep.fits(logits_RV) and not any(_is_narrowed(row) for row in rows):
+        uniforms = [min(row.rng.random(), _BELOW_ONE) for row in rows]
+        return Samples(*draw(logits_RV, temperatures if is_warm else None, uniforms))
+    logits_RV = _allowed(logits_RV.float(), rows)
     scaled_RV = logits_RV
-    if any(temperature != 1.0 for temperature in temperatures):
+    if is_warm:
         scaled_RV = logits_RV / torch.tensor(temperatures, device=logits_RV.device)[:, None]
     logprobs_RV = scaled_RV.log_softmax(-1)
     probabilities_RV = logprobs_RV.exp()
@@ -90,6 +95,11 @@ def sample(logits_RV: Tensor, rows: Sequence[Sampled]) -> Samples:
     chosen_R1 = torch.where(cumulative_RV[:, -1:] > 0, chosen_R1, math.nan)  # nothing to draw from; false of NaN, too
     sets = {index: _left(probabilities_RV[index], most) for index in truncated if (most := rows[index].ids_to_tell)}
     return Samples(tokens_R1[:, 0].tolist(), chosen_R1[:, 0].tolist(), _tops(logprobs_RV, rows), sets)
+
+
+def _is_narrowed(row: Sampled) -> bool:
+    """Return whether a row samples from less than all ids, or tells more than the one that it samples."""
+    return row.mask is not None or bool(row.top_logprobs or untrainable(row.sampling))
 
 
 def _left(probabilities_V: Tensor, most: int) -> tuple[int, ...]:

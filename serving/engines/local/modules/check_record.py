@@ -11,6 +11,7 @@ import torch
 from blake3 import blake3
 
 from core.model.files import weight_files
+from serving.engines.local.native import library
 
 _CODE = Path(__file__).resolve().parents[1]
 _PACKAGES = ("torch", "transformers", "safetensors")
@@ -24,10 +25,15 @@ def digest_of_check(directory: Path, device: str, dtype: str, context_length: in
         _processor(device),
         dtype,
         str(context_length),
+        f"in one call: {library.is_loaded()}",
         *(f"{name} {version(name)}" for name in _PACKAGES),
     )
     hasher.update("\0".join(settings).encode())
-    files = [directory / "config.json", *weight_files(directory), *sorted(_CODE.rglob("*.py"))]
+    files = [
+        directory / "config.json",
+        *weight_files(directory),
+        *sorted([*_CODE.rglob("*.py"), *_CODE.rglob("*.cpp")]),
+    ]
     for path in files:
         hasher.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
         hasher.update_mmap(path)

@@ -1,0 +1,1 @@
+"""The engine's step in one call, compiled where it runs."""
