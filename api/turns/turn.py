@@ -170,7 +170,8 @@ class Turn:
             await self._generate_by(None, notify)
 
     async def _generate_by(self, version: PolicyRef | None, notify: Callable[["Turn"], None] | None) -> None:
-        stream = cast("AsyncGenerator[TokenChunk, None]", self._services.policy.generate(self._request(version)))
+        request = self._request(version, streamed=notify is not None or self._wording.must_follow)
+        stream = cast("AsyncGenerator[TokenChunk, None]", self._services.policy.generate(request))
         clock, capture, wording = self._services.clock, self.capture, self._wording
         try:
             async for chunk in stream:
@@ -214,7 +215,7 @@ class Turn:
             reasoning=reasoning, content=content, tool_calls=calls, token_start=start, token_end=self._read_tokens
         )
 
-    def _request(self, version: PolicyRef | None) -> GenerateRequest:
+    def _request(self, version: PolicyRef | None, *, streamed: bool) -> GenerateRequest:
         plan = self.plan
         sampling = plan.sampling
         if self.choice and sampling.seed is not None:  # the choices of one seed must differ
@@ -230,6 +231,7 @@ class Turn:
             cache_scope=plan.intake.cache_scope,
             remember=plan.intake.store,
             priority=plan.intake.priority,
+            streamed=streamed,
         )
 
     @property

@@ -22,6 +22,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_scope: str | None = None  # only requests of one scope go on from what another has computed or compiled
     remember: bool = True  # False: the engine's cache keeps nothing of it, where the engine can be told so
     priority: Priority = "normal"  # low: it waits for all others, and is paused for them; its tokens stay exact
+    streamed: bool = (
+        True  # False: nobody waits for a token but the first and the last, so those between may come together
+    )
     is_case: bool = False  # nobody's: who answers it does not serve users yet
 
 

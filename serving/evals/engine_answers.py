@@ -62,5 +62,6 @@ class EngineAnswers:
             sampling=sampling,
             stop_token_ids=self._renderer.stop_token_ids,
             version=self._version,
+            streamed=False,
             is_case=True,
         )

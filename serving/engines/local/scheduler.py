@@ -300,7 +300,7 @@ class Scheduler:
             allowed = samples.sets.get(index)
             each.ids_to_tell -= len(allowed or ())
             told = Token(token_id, logprob, version, samples.tops.get(index), finish, allowed, grammar)
-            tell = self._outbox.hold if each.is_low and finish is None else self._outbox.add
+            tell = self._outbox.add if each.is_waited_for or finish is not None else self._outbox.hold
             tell(each.stream, told)
             if finish is not None:
                 self._free(each)

@@ -72,6 +72,12 @@ class Sequence:
         return self.request.priority == "low"
 
     @property
+    def is_waited_for(self) -> bool:
+        """Return whether somebody waits for the token that it took last."""
+        is_first = len(self.tokens) == self.prompt_tokens + 1
+        return not self.is_low and (self.request.streamed or is_first)
+
+    @property
     def output(self) -> list[int]:
         return self.tokens[self.prompt_tokens :]
 

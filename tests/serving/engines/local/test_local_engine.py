@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from local_world import CONTEXT, VOCABULARY, Answer, Gate, World, answer, answers, prompt, request, until
@@ -16,7 +17,7 @@ from core.errors import ConfigError, EngineUnavailable, InvalidRequest, NotFinit
 from core.grammars import sets
 from core.ids import ANCHOR, base_ref
 from core.settings import LocalEngineSettings, ServingSettings
-from serving.engines.local import LocalEngine, scheduler, sequence
+from serving.engines.local import LocalEngine, scheduler, sequence, stream
 from serving.engines.local.sequence import Sequence
 from serving.engines.local.stream import Stream
 
@@ -350,3 +351,15 @@ def test_close_ends_requests_with_abort(make_engine: MakeEngine) -> None:
 def test_settings_that_do_not_fit_the_model_are_named(make_engine: MakeEngine) -> None:
     with pytest.raises(ConfigError, match="context_length"):
         make_engine(context_length=CONTEXT + 1)
+
+
+def test_tokens_that_nobody_waits_for_come_together(engine: LocalEngine) -> None:
+    streamed = request(prompt(1, 20), max_tokens=60, seed=5)
+    whole = msgspec.structs.replace(streamed, streamed=False)
+    (one_by_one,) = answers(engine, streamed)
+    (together,) = answers(engine, whole)
+    assert together.token_ids == one_by_one.token_ids
+    assert together.finish_reason == "length"
+    sizes = [len(chunk.token_ids) for chunk in together.chunks]
+    assert len(sizes) <= 6
+    assert sizes[0] != stream._HELD_TOKENS  # the first does not wait for others: by it the time to it is known
