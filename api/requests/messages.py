@@ -32,11 +32,7 @@ class FilePart(msgspec.Struct, tag_field="type", tag="file"):
 class RefusalPart(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="refusal"):
     """What an answer said in refusing: text of the model's, as all else that it said."""
 
-    refusal: str
-
-    @property
-    def text(self) -> str:
-        return self.refusal
+    text: str = msgspec.field(name="refusal")
 
 
 class ThinkingPart(msgspec.Struct, tag_field="type", tag="thinking"):

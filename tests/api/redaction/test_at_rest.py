@@ -51,6 +51,7 @@ def send_everywhere(service: Service) -> int:
     history = [
         {"role": "system", "content": WORDS},
         {"role": "user", "content": [{"type": "text", "text": WORDS}], "name": MAIL},
+        {"role": "assistant", "content": [{"type": "text", "text": WORDS}, {"type": "refusal", "refusal": WORDS}]},
         {"role": "assistant", "content": WORDS, "reasoning_content": WORDS, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": WORDS},
     ]
