@@ -46,12 +46,13 @@ CHANGES_ANSWERS: Final = {
 }
 """Fields at the top of a body that are known to change what is generated, each with what to send instead."""
 NOTHING: Final[tuple[Any, ...]] = (None, False, "", [], {})
-"""Values with which a client says no more than by leaving a field out; 0 is False."""
+"""Values with which a client mostly says no more than by leaving a field out; 0 is False."""
 NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     **dict.fromkeys(("typical_p", "tfs", "length_penalty", "repeat_penalty"), (1.0,)),
     "add_generation_prompt": (True,),
+    "json_schema": (),  # {} wants any JSON
 }
-"""Further values with which one of these fields changes nothing."""
+"""Fields that change something at one of those values, with the values at which they change nothing; null is one."""
 
 
 def decode_foreign(decoder: msgspec.json.Decoder[T], raw: Raw) -> tuple[T, list[str]]:
@@ -107,7 +108,7 @@ class _Left:
 
     def _leave(self, name: str, value: Any, place: str) -> None:
         if not place and name in CHANGES_ANSWERS:
-            if value in NOTHING or value in NEUTRAL.get(name, ()):
+            if value is None or value in NEUTRAL.get(name, NOTHING):
                 return
             message = f"{name}: changes what is generated, and cannot be honoured: {CHANGES_ANSWERS[name]}"
             raise InvalidRequest(message, param=name, code="unsupported")

@@ -124,6 +124,16 @@ def test_what_changes_the_answer_is_refused_with_what_to_send(service: Service, 
     assert foreign.CHANGES_ANSWERS[field] in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("add_generation_prompt", False), ("typical_p", 0), ("tfs", 0.0), ("repeat_penalty", 0), ("json_schema", {})],
+)
+def test_a_small_value_that_says_much_is_refused(field: str, value: object) -> None:
+    """The prompt ends with the question, few tokens are left to choose from, or any JSON is wanted: `{}` means that."""
+    with pytest.raises(InvalidRequest, match=field):
+        left_out({field: value})
+
+
 def test_all_else_is_checked_as_if_it_had_not_been_there(service: Service) -> None:
     body = {"model": MODEL, "messages": [USER | NEW], "temperature": "warm", **NEW}
     answer = service.post(CHAT, body)
@@ -165,7 +175,7 @@ def test_no_body_that_was_refused_before_is_taken_now() -> None:
 @pytest.mark.parametrize("name", sorted(foreign.CHANGES_ANSWERS))
 def test_what_says_no_more_than_its_absence_changes_nothing(name: str) -> None:
     """Libraries send every option that they have, at the value that means nothing."""
-    for value in (None, False, 0, "", [], {}, *foreign.NEUTRAL.get(name, ())):
+    for value in (None, *foreign.NEUTRAL.get(name, (False, 0, "", [], {}))):
         raw = json.dumps({"model": MODEL, "messages": [USER], name: value}).encode()
         assert decode_foreign(chat_decoder, raw)[1] == []
     with pytest.raises(InvalidRequest, match=name):
