@@ -18,7 +18,7 @@ from core.errors import InvalidRequest
 T = TypeVar("T")
 
 _MOST_SPELLED: Final = 200  # names, in the life of a process
-_MOST_NAMED: Final = 24  # in one answer
+MOST_NAMED: Final = 24  # of one part of a request
 _LONGEST: Final = 64
 _OTHER: Final = "other"
 _OURS: Final = "onward"
@@ -112,9 +112,7 @@ class _Left:
                 return
             message = f"{name}: changes what is generated, and cannot be honoured: {CHANGES_ANSWERS[name]}"
             raise InvalidRequest(message, param=name, code="unsupported")
-        spelled = place + spell(name) if len(self.names) < _MOST_NAMED else _OTHER
-        if spelled not in self.names:
-            self.names.append(spelled)
+        add_spelled(self.names, name, place)
 
 
 def _fitting(value: Any, shape: inspect.Type) -> Iterator[inspect.Type]:
@@ -128,7 +126,14 @@ def _fitting(value: Any, shape: inspect.Type) -> Iterator[inspect.Type]:
             yield each
 
 
-def spell(name: str) -> str:
+def add_spelled(names: list[str], name: str, place: str) -> None:
+    """Add a client's name of a field that is left out, unless it is there, or that there are others."""
+    spelled = place + _spell(name) if len(names) < MOST_NAMED else _OTHER
+    if spelled not in names:
+        names.append(spelled)
+
+
+def _spell(name: str) -> str:
     """Return a client's name of a field, or that it is another one: names are few, and of few characters."""
     if name in _spelled:
         return name

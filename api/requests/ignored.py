@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from api.http.foreign import NOTHING, spell
+from api.http.foreign import NOTHING, add_spelled
 
 Ignored = Any | UnsetType
 """The type of a field that is ignored."""
@@ -36,8 +36,11 @@ def take_ignored(struct: msgspec.Struct, place: str = "") -> list[str]:
 
 def take_unknown(part: dict[str, Any], known: Container[str], place: str) -> list[str]:
     """Take unknown fields out of a part of a request, and return the names of those that said something."""
-    unknown = {name: part.pop(name) for name in [*part] if name not in known}
-    return [place + spell(name) for name, value in unknown.items() if value not in NOTHING]
+    found: list[str] = []
+    for name in [each for each in part if each not in known]:
+        if part.pop(name) not in NOTHING:
+            add_spelled(found, name, place)
+    return found
 
 
 def named(names: Iterable[str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import pytest
 from api_harness import MODEL, Service
 from byte_renderer import ByteRenderer
 
+from api.http.foreign import MOST_NAMED
 from api.requests.bodies import ChatBody
 from api.requests.constraints import check_wanted, ignored_in_wanted
 from api.requests.messages import AssistantMessage, canonical
@@ -115,6 +116,10 @@ def test_what_nobody_knows_in_what_is_wanted_is_ignored_and_named() -> None:
     ]
     assert ignored_in_wanted(body) == names
     check_wanted(body)
+    many = {f"name{number}": 1 for number in range(100)}
+    body.response_format = {"type": "text", **many}
+    assert len(ignored_in_wanted(body)) <= MOST_NAMED + 1, "a header has room for so many"
+    assert body.response_format == {"type": "text"}
     assert schema["schema"] == {"type": "object", "next": 1}, "keywords of a schema are the schema's"
 
 

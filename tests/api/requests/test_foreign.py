@@ -154,7 +154,7 @@ def test_names_of_clients_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = ["a" * 65, "ü", "a b", "a,b", "a\r\nb", "", "a.b"]
     for name in odd:
         assert left_out({name: 1}) == ["other"]
-    assert len(left_out({f"name{number}": 1 for number in range(100)})) <= foreign._MOST_NAMED + 1
+    assert len(left_out({f"name{number}": 1 for number in range(100)})) <= foreign.MOST_NAMED + 1
     for number in range(100):
         left_out({f"other{number}-{each}": 1 for each in range(10)})
     assert len(foreign._spelled) == foreign._MOST_SPELLED
