@@ -4,11 +4,27 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
 
 from core.errors import ConfigError
 from core.network.addresses import family_of
 from onward.directory.layout import Layout
+
+_LARGEST_PID: Final = (1 << 31) - 1  # 0 and less mean groups of processes
+
+
+class _Address(msgspec.Struct):
+    """What a command reads of the address that a service wrote."""
+
+    pid: Annotated[int, Meta(ge=1, le=_LARGEST_PID)]
+    urls: Annotated[list[str], Meta(min_length=1)]
+    certificate: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Address).decode
 
 
 def write_address(path: Path, url: str, urls: list[str] | None = None, certificate: Path | None = None) -> None:
@@ -48,25 +64,25 @@ def address_of(layout: Layout, pid: int | None) -> str:
 
 def find_urls(directory: Path) -> list[str]:
     """Return the URLs of the services that run on a directory. Raises ConfigError when there is none."""
-    return [str(url) for url in _find(directory)["urls"]]
+    return _find(directory).urls
 
 
 def find_certificate(directory: Path) -> Path | None:
     """Return the certificate of the services, None when they speak no TLS. Raises ConfigError when none runs."""
-    found = _find(directory).get("certificate")
+    found = _find(directory).certificate
     return None if found is None else Path(found)
 
 
-def _find(directory: Path) -> dict[str, Any]:
+def _find(directory: Path) -> _Address:
     layout = Layout.of(directory)
     candidates = [layout.address, *sorted(layout.apis.glob(f"{_name('*')}.json"))]
     for path in candidates:
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            if found["urls"] and _is_alive(found["pid"]):
-                return found
-        except (FileNotFoundError, IsADirectoryError, ValueError, LookupError, TypeError):
+            found = _decode(path.read_bytes())
+        except (FileNotFoundError, IsADirectoryError, msgspec.DecodeError, UnicodeDecodeError):
             continue  # none, or not what a service wrote
+        if _is_alive(found.pid):
+            return found
     raise ConfigError(f"{directory}: no service runs here (`onward run {directory}` starts one)")
 
 

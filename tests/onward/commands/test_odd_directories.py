@@ -28,7 +28,16 @@ ODD: dict[str, Callable[[Path], None]] = {
     "a link to itself": looping,
     "settings in another encoding": with_file("onward.toml", "# Größe\n".encode("utf-16")),
 }
-ADDRESSES = {"no JSON": b"{", "another JSON": b"[]", "no UTF-8": b"\xff", "no process": b'{"pid": "x", "urls": []}'}
+ADDRESSES = {
+    "no JSON": b"{",
+    "another JSON": b"[]",
+    "no UTF-8": b"\xff",
+    "no process": b'{"pid": "x", "urls": []}',
+    "no number of a process": b'{"pid": 99999999999999999999, "urls": ["http://127.0.0.1:9"]}',
+    "everybody's process": b'{"pid": 0, "urls": ["http://127.0.0.1:9"]}',
+    "no list": b'{"pid": 1, "urls": "http://127.0.0.1:9"}',
+    "no path": b'{"pid": 1, "urls": ["http://127.0.0.1:9"], "certificate": 1}',
+}
 
 
 def said_by(command: str, directory: Path) -> str:
