@@ -19,16 +19,22 @@ _WITHDRAWALS = uuid.UUID("5f0a8c2e-55a5-4f3e-9a55-1f2a2a9b7c11")  # names the id
 async def describe_feedback(context: Context, identity: Identity, outcome_id: OutcomeId) -> dict[str, object]:
     """Return the feedback as `GET /v1/feedback/{feedback_id}` shows it. Raises NotFound, StoreUnavailable."""
     outcome = await _known(context, identity, outcome_id)
+    return _described(outcome, await read(context.services, lambda view: last_word(view, outcome)))
 
-    def last_word(view: View) -> Outcome | None:
-        """Return what holds instead of it: its successor, or the withdrawal of what it amends."""
-        successor = view.outcomes.successor(identity.namespace, outcome_id)
-        if successor is None and outcome.supersedes is not None:
-            rival = view.outcomes.successor(identity.namespace, outcome.supersedes)
-            return rival if rival is not None and rival.withdrawn else None
-        return successor
 
-    return _described(outcome, await read(context.services, last_word))
+def last_word(view: View, outcome: Outcome) -> Outcome | None:
+    """Return what holds instead of an outcome: the withdrawal of anything that it amends, or else its successor.
+
+    Both a withdrawal and an amendment may have been taken at one moment; then no amendment after it counts, either."""
+    namespace, before, seen = outcome.namespace, outcome.supersedes, {outcome.outcome_id}
+    successor = view.outcomes.successor(namespace, outcome.outcome_id)
+    while before is not None and before not in seen:
+        seen.add(before)
+        found, rival = view.outcomes.get(namespace, before), view.outcomes.successor(namespace, before)
+        if rival is not None and rival.withdrawn:
+            return rival
+        before = None if found is None else found[0].supersedes
+    return successor
 
 
 async def withdraw_feedback(context: Context, identity: Identity, outcome_id: OutcomeId) -> None:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from api.access.identity import Identity
 from api.access.services import OK, ApiServices
+from api.feedback.kept import last_word
 from api.turns.lookup import Query, look_up, read
 from api.turns.sessions import owner_key, speaker_key
 from core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable, Unfinished
@@ -186,12 +187,6 @@ async def check_superseded(services: ApiServices, identity: Identity, outcome: O
         raise InvalidRequest(
             f"supersedes: {before_id} is about another inference, session or metric", param="supersedes"
         )
-    successor = await _successor(services, outcome)
+    successor = await read(services, lambda view: last_word(view, before))
     if before.withdrawn or (successor is not None and successor.outcome_id != outcome.outcome_id):
         raise Conflict(f"supersedes: {before_id} no longer counts", param="supersedes", code="superseded")
-
-
-async def _successor(services: ApiServices, outcome: Outcome) -> Outcome | None:
-    assert outcome.supersedes is not None
-    namespace, before_id = outcome.namespace, outcome.supersedes
-    return await read(services, lambda view: view.outcomes.successor(namespace, before_id))

@@ -128,6 +128,22 @@ def test_an_amendment_that_met_a_withdrawal_says_that_it_is_withdrawn(service: S
         work.outcomes.put([gone])
     shown = [service.get(f"/v1/feedback/{feedback_id}").json() for feedback_id in ("f1", "f2")]
     assert [(each["status"], each["successor"]) for each in shown] == [("withdrawn", None)] * 2
+    late = say(service, feedback_id="f3", inference_id=inference_id, supersedes="f2")
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "superseded"), "else it is taken, and never counts"
+
+
+def test_all_amendments_of_what_is_withdrawn_are_withdrawn(service: Service) -> None:
+    inference_id = inference(service)
+    say(service, feedback_id="f1", inference_id=inference_id)
+    (first,) = wait_for(service.outcomes)
+    for number in (2, 3):
+        say(service, feedback_id=f"f{number}", inference_id=inference_id, supersedes=f"f{number - 1}")
+        wait_for(lambda number=number: len(service.outcomes()) == number)  # type: ignore[misc]
+    gone = structs.replace(first, outcome_id=OutcomeId("gone"), value=None, supersedes="f1", withdrawn=True)
+    with service.store.work() as work:
+        work.outcomes.put([gone])
+    shown = [service.get(f"/v1/feedback/f{number}").json() for number in (1, 2, 3)]
+    assert [(each["status"], each["successor"]) for each in shown] == [("withdrawn", None)] * 3
 
 
 def test_what_supersedes_must_speak_of_the_same(service: Service) -> None:
