@@ -47,7 +47,9 @@ _decode_made = codec.decoder(MadeTurn).decode
 _decode_said = codec.decoder(SaidTurn).decode
 _decode_outcome = codec.decoder(Outcome).decode
 _AT_ONCE = 16  # records that are fetched
-_NEWEST_OF_EACH = 16  # turns looked at for one that is asked for
+_NEWEST = 2000  # turns among which texts are chosen; most of them are not read whole
+_MOST_EMPTY = 2  # turns read for each text that is asked for, since some have none
+_FINISHED = ("stop", "length", "tool_calls")
 
 
 def outcome_digest(outcome: Outcome) -> str:
@@ -128,18 +130,14 @@ class TurnsReader(Repository):
 
         Only the newest turns of all are looked at; namespaces take turns, and in each its users (or sessions), so that
         who is busy does not hide the rest."""
-        columns = tables.turns.c
-        newest = (
-            select(columns.inference_id, columns.record, columns.learn, columns.finish_reason)
-            .order_by(columns.inference_id.desc())  # which begins with the time
-            .limit(_NEWEST_OF_EACH * count)
-            .subquery()
-        )
-        finished = newest.c.learn.is_(True), newest.c.finish_reason.in_(("stop", "length", "tool_calls"))
-        rows = self._connection.execute(select(newest.c.record).where(*finished).order_by(newest.c.inference_id.desc()))
-        turns = [turn for turn in (_decode_turn(row.record) for row in rows) if turn.token_ids]
-        whose = ((turn.namespace, turn.user_id or turn.session_id, turn) for turn in turns)
-        return [turn.prompt_token_ids + turn.token_ids for turn in taking_turns(whose)[:count]]
+        turns = tables.turns.c
+        columns = turns.inference_id, turns.namespace, turns.user_id, turns.session_id, turns.learn, turns.finish_reason
+        newest = select(*columns).order_by(turns.inference_id.desc()).limit(_NEWEST)  # an id begins with the time
+        rows = [row for row in self._connection.execute(newest) if row.learn and row.finish_reason in _FINISHED]
+        ids = taking_turns((row.namespace, row.user_id or row.session_id, row.inference_id) for row in rows)
+        found = self.get_many(ids[: _MOST_EMPTY * count])
+        texts = (found[each] for each in ids if each in found)
+        return [turn.prompt_token_ids + turn.token_ids for turn in texts if turn.token_ids][:count]
 
     def get(self, namespace: Namespace, inference_id: InferenceId) -> Completion | None:
         table = tables.turns

@@ -84,11 +84,11 @@ def test_one_users_texts_are_no_more_of_the_newest_than_anothers(
                     prompt_token_ids=(1,),
                     token_ids=(token,),
                 )
-                for token, user in [(1, "ann"), (2, "bob"), *((token, "mallory") for token in range(3, 40))]
+                for token, user in [(1, "ann"), (2, "bob"), *((token, "mallory") for token in range(3, 400))]
             ]
         )
     with store.look() as view:
-        assert [text[-1] for text in view.turns.newest_texts(5)] == [39, 2, 1, 38, 37]
+        assert [text[-1] for text in view.turns.newest_texts(5)] == [399, 2, 1, 398, 397]
 
 
 def test_what_is_committed_outlives_the_store(
