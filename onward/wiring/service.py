@@ -43,7 +43,7 @@ class Service:
 
 def build_service(foundation: Foundation) -> Service:
     """Build everything in one process tree, but the HTTP application. Nothing runs yet."""
-    from serving.releases import LoopTimer, ReleaseController, StoreTraffic
+    from serving.releases import LoopTimer, StoreTraffic
 
     settings = foundation.settings
     log = _spooling(foundation, foundation.layout.spool)
@@ -53,11 +53,13 @@ def build_service(foundation: Foundation) -> Service:
     live_state = build_live_state(foundation)
     beside = Neighbours(log, lambda: live_state, serving)
     rows = [row for row in STAGES if row.is_wanted(settings)]
-    makers = {row.name: partial(row.make, foundation, beside) for row in rows if not row.is_child}
-    stages: dict[str, Stage] = {name: make() for name, make in makers.items()}
+    makers: dict[str, Callable[[], Stage]] = {
+        row.name: partial(row.make, foundation, beside) for row in rows if not row.is_child
+    }
     observer = _build_observer(log, timer)
-    if isinstance(releases := stages.get("releases"), ReleaseController):
-        observer.on_version, releases.is_told = releases.wake, True
+    if "releases" in makers:
+        makers["releases"] = partial(_told, makers["releases"], observer)
+    stages: dict[str, Stage] = {name: make() for name, make in makers.items()}
     stages |= {"observer": observer, "traffic": traffic, **serving.stages}
     return Service(foundation, log, serving, traffic, live_state, stages, makers)
 
@@ -125,6 +127,16 @@ def announcing(foundation: Foundation) -> Iterator[Announcer | None]:
 
     with RedisAnnouncer(foundation.settings.redis) as announcer:
         yield announcer
+
+
+def _told(make: Callable[[], Stage], observer: "PolicyObserver") -> Stage:
+    """Make a controller of releases that the observer wakes, in the place of the one before, if there was one."""
+    from serving.releases import ReleaseController
+
+    releases = make()
+    assert isinstance(releases, ReleaseController)
+    observer.on_version, releases.is_told = releases.wake, True
+    return releases
 
 
 def _build_observer(log: EventLog, timer: "LoopTimer") -> "PolicyObserver":
