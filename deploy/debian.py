@@ -9,15 +9,17 @@ from pathlib import Path
 
 from deploy.services.server import ServiceError
 
-WAITS = ("-o", "DPkg::Lock::Timeout=600")
+_LONGEST_WAIT_S = 600
+WAITS = ("-o", f"DPkg::Lock::Timeout={_LONGEST_WAIT_S}")
 """Has `apt-get install` wait for who installs something else."""
 
 
 def update() -> None:
-    """Update the list of packages; where somebody else does, wait for that. Raises ServiceError."""
+    """Update the list of packages; where somebody else does, wait for that, but not for ever. Raises ServiceError."""
     command, environment = ["apt-get", "update", "-qq"], {**os.environ, "LC_ALL": "C"}
+    until_s = time.monotonic() + _LONGEST_WAIT_S
     while (done := subprocess.run(command, env=environment, capture_output=True, text=True, check=False)).returncode:
-        if "Could not get lock" not in done.stderr:
+        if "Could not get lock" not in done.stderr or time.monotonic() > until_s:
             raise ServiceError(f"apt-get update failed: {done.stderr.strip()[-500:]}")
         time.sleep(1)
 

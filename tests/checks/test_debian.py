@@ -27,3 +27,15 @@ def test_who_updates_the_list_of_packages_is_waited_for(
         with pytest.raises(ServiceError, match="no network"):
             debian.update()
     assert len(tries.read_text().split()) == (3 if is_waited_for else 1)
+
+
+def test_who_never_lets_go_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "apt-get"
+    program.write_text(f'#!/bin/sh\necho "{LOCKED}" >&2\nexit 100\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    passed_s = [0.0]
+    monkeypatch.setattr(debian.time, "monotonic", lambda: passed_s[0])
+    monkeypatch.setattr(debian.time, "sleep", lambda _: passed_s.append(passed_s.pop() + 100.0))
+    with pytest.raises(ServiceError, match="Could not get lock"):
+        debian.update()
