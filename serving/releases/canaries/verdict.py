@@ -5,9 +5,9 @@ promote    it lies above -margin: no worse than that
            in either case no worse, with the steps before it, than an earlier version
            (serving.releases.canaries.ratchet)
            where users change arms a fifth of alpha is for these looks, the rest for one at the horizon
-horizon    undecided after `horizon_turns` matured canary turns, of which no user brings more than a fifth, or
-           `horizon_s`: promoted, since it was not shown to be worse; the figures say by how much it may be at most, and
-           the holdback sees slow drift"""
+horizon    undecided after `horizon_turns` matured canary turns, or `horizon_s`: promoted, since it was not shown to be
+           worse; the figures say by how much it may be at most, and the holdback sees slow drift. Of each user at most
+           a fifth of those turns counts; where there are fewer than ten users, more"""
 
 import math
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ def _within(canary: ArmStatistics, live: ArmStatistics, age_s: float, settings: 
 
 
 def _is_over(canary: Arm, live: Arm, age_s: float, settings: CanarySettings) -> bool:
-    """Return whether the horizon is reached: in time, or in turns, of which no user brings more than a share."""
+    """Return whether the horizon is reached: in time, or in turns, of which a share of each user counts at most."""
     if age_s >= settings.horizon_s:
         return True
     if canary.turns < settings.horizon_turns:  # mostly so, and cheap
