@@ -10,6 +10,7 @@ from collections import Counter
 from enum import Enum, auto
 from typing import Any, ClassVar
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -24,9 +25,7 @@ _LEAST_PART = 16  # bytes of a part, on average, where there are many: to take o
 _MOST_WAITING = 32  # requests behind one that is being answered; browsers and libraries send none
 _RETRY_AFTER_S = 5
 _IPV6_SITE = 64
-_UPGRADE, _NO_UPGRADE = b"\r\nupgrade:", b"\r\nnot-now:"
-_BEGUN = (b"\r\n\r", *(_UPGRADE[:length] for length in range(len(_UPGRADE) - 1, 0, -1)))
-"""What a piece of a head may end in: the beginning of such a line, or of the head's end; the longest first."""
+_FRAMING = (b"content-length", b"transfer-encoding")
 
 
 class Phase(Enum):
@@ -101,7 +100,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = self._parts = self._part_bytes = 0
         self._unread_since: float | None = None
         self._unread = 0
-        self._held = b""  # the end of what arrived of a head
+        self._is_begun_anew = False
         self._answered: RequestResponseCycle | None = None
         self._site = self.guard.site(self.client[0]) if self.client else None
         refused = self.guard.enter(self, self._site)
@@ -122,25 +121,57 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._phase is Phase.NOTHING and self._is_idle():  # also for line breaks before a request
             self._enter(Phase.HEADERS)
-        if self._phase is Phase.HEADERS:
-            data, self._held = _without_upgrade(self._held + data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         if self._phase is Phase.HEADERS:
             self._header_bytes += len(data)
             if self._header_bytes > self.guard.settings.header_bytes:
                 most = self.guard.settings.header_bytes
                 self._end(431, "headers", "headers_too_large", f"the headers are larger than {most} bytes")
 
+    def _parse(self, data: bytes) -> None:
+        """Read what arrived, without a wish for another protocol, which a server may ignore (RFC 9110, 7.8).
+
+        Behind the head of such a request the parser leaves off, and would take its body for that protocol: Java's own
+        client asks for h2c. So another one reads the body, by what the head says of it."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as wish:
+                data = data[wish.args[0] :]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._is_begun_anew = True
+            self.parser.feed_data(self._framing())
+            self._is_begun_anew = False
+
+    def _framing(self) -> bytes:
+        """Return a head that says of its body what the newest request's says."""
+        lines = [name + b": " + value for name, value in self.headers if name in _FRAMING]
+        if not self.cycle.keep_alive:
+            lines.append(b"connection: close")
+        return b"\r\n".join([b"POST / HTTP/1.1", *lines, b"", b""])
+
     def on_message_begin(self) -> None:
         """Begin a request. Many may come in one piece, and to parse each costs as much as to refuse it."""
+        if self._is_begun_anew:
+            return
         if len(self.pipeline) >= _MOST_WAITING:
             raise ValueError(f"more than {_MOST_WAITING} requests wait for their answers")
         super().on_message_begin()
         self._enter(Phase.HEADERS)
 
+    def on_url(self, url: bytes) -> None:
+        if not self._is_begun_anew:
+            super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header. What comes behind a body, a trailer, is none (RFC 9110, 6.5.1)."""
-        if self._phase is not Phase.HEADERS:
+        if self._phase is not Phase.HEADERS:  # also where a body is read anew
             return
         if len(self.headers) >= _MOST_HEADERS:
             raise ValueError(f"more than {_MOST_HEADERS} headers")  # ends as any malformed request does
@@ -149,6 +180,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._is_begun_anew:
+            return
         is_new = self.parser.get_http_version() != "1.0"
         if is_new and all(name != b"host" for name, _ in self.headers):
             raise ValueError("no Host header")  # RFC 9112, 3.2
@@ -172,6 +205,8 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():  # its body is still to come
+            return
         super().on_message_complete()
         self._enter(Phase.NOTHING)
 
@@ -269,23 +304,6 @@ def _end_by_closing(cycle: RequestResponseCycle) -> None:
         await send(message)
 
     cycle.send = plainly  # type: ignore[method-assign]  # uvicorn offers no other way in
-
-
-def _without_upgrade(data: bytes) -> tuple[bytes, bytes]:
-    """Return a piece of a head without its wish for another protocol, which a server may ignore (RFC 9110, 7.8).
-
-    And the end of the piece, where only what comes next shows whether it is such a wish. The parser would take what
-    follows for that protocol: Java's own client asks for h2c, and its body was lost."""
-    head, end, rest = data.partition(b"\r\n\r\n")
-    parts, at = [], 0
-    for part in head.lower().split(_UPGRADE):
-        parts.append(head[at : at + len(part)])
-        at += len(part) + len(_UPGRADE)
-    head = _NO_UPGRADE.join(parts)
-    if end:
-        return head + end + rest, b""
-    begun = next((each for each in _BEGUN if head[-len(each) :].lower() == each), b"")
-    return head[: len(head) - len(begun)], head[len(head) - len(begun) :]
 
 
 def bounded_protocol(settings: ConnectionSettings) -> type[BoundedProtocol]:

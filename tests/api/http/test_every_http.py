@@ -214,3 +214,45 @@ def test_two_hosts_are_refused_and_trailers_are_no_headers(service: Service) -> 
 def test_what_takes_no_get_takes_no_head(service: Service) -> None:
     answer = service.http.head(CHAT)
     assert answer.status_code == 405
+
+
+def asking(host: str, *lines: str, chunked: bool = False) -> bytes:
+    """Return a request of these headers; its body's size is told in the head, or it comes in two chunks."""
+    half = len(BODY) // 2
+    body = b"".join(b"%x\r\n%s\r\n" % (len(each), each) for each in (BODY[:half], BODY[half:])) + b"0\r\n\r\n"
+    size = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(BODY)}"
+    head = [f"POST {CHAT} HTTP/1.1", f"Host: {host}", "Content-Type: application/json", size, *lines, "", ""]
+    return "\r\n".join(head).encode() + (body if chunked else BODY)
+
+
+@pytest.mark.parametrize("size", [7, 1000, 1 << 16])
+def test_such_a_wish_is_ignored_behind_another_request(service: Service, size: int) -> None:
+    """A client may send its next requests before it has the answer to the first (RFC 9112, 9.3.2)."""
+    url = httpx.URL(service.url)
+    host, wish = f"{url.host}:{url.port}", ("Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings")
+    sent = [asking(host), asking(host, *wish), asking(host, *wish, chunked=True), asking(host), asking(host, *wish)]
+    bare = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n".encode()
+    whole = b"".join([*sent, bare, asking(host, "Upgrade: h2c", "Connection: close, Upgrade")])
+    with socket.create_connection((url.host, url.port or 80), timeout=120) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(whole), size):
+            connection.sendall(whole[at : at + size])
+        received = b""
+        while piece := connection.recv(1 << 16):
+            received += piece
+    assert (received.count(b"HTTP/1.1 200"), received.count(b"HTTP/1.1 ")) == (7, 7), received
+    assert received.count(b'"choices"') == 6
+
+
+def test_a_wish_frees_no_request_of_what_is_asked_of_a_head(service: Service) -> None:
+    """Nor does a body behind it have two sizes."""
+    url = httpx.URL(service.url)
+    wish = ("Upgrade: h2c", "Connection: Upgrade")
+    for spoilt in (
+        asking("", *wish).replace(b"Host: \r\n", b""),
+        asking(f"{url.host}:{url.port}", *wish, "Content-Length: 5"),
+        asking(f"{url.host}:{url.port}", *wish, "Transfer-Encoding: chunked"),
+    ):
+        with socket.create_connection((url.host, url.port or 80), timeout=120) as connection:
+            connection.sendall(spoilt)
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400")
