@@ -46,6 +46,12 @@ def announce(path: Path, url: str, certificate: Path | None) -> None:
         write_pid(path)
 
 
+def refuse_folder(path: Path) -> None:
+    """Raise ConfigError where a folder has the name of the file that this process will write."""
+    if path.is_dir():
+        raise ConfigError(f"{path}: a folder, where the service writes a file with its address: move it away")
+
+
 def write_pid(path: Path) -> None:
     """Write the pid of this process."""
     _write_whole(path, str(os.getpid()))

@@ -9,7 +9,7 @@ from core.settings import ApiSettings
 from core.stages.ending import Ending
 from core.stages.runner import Runner
 from core.stages.start_steps import say_step
-from onward.directory.addresses import announce, own_address
+from onward.directory.addresses import announce, own_address, refuse_folder
 from onward.directory.locks import exclusive
 from onward.http.server import HttpServer
 from onward.http.tls import server_context
@@ -31,6 +31,7 @@ def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
     Raises ConfigError when the directory is in use or a setting is wrong."""
     layout, settings = read_directory(directory, overrides)
     server_context(settings.api.tls)
+    refuse_folder(layout.address)
     with exclusive(layout.lock, f"{layout.root}: another service runs on this directory"):
         if is_distributed(settings):
             run_tree(layout, settings, overrides)

@@ -67,6 +67,15 @@ def test_an_odd_directory_is_named_in_a_line(tmp_path: Path, command: str, what:
     assert "/odd" in said_by(command, tmp_path / "odd")
 
 
+@pytest.mark.parametrize("mode", ["embedded", "distributed"])
+def test_a_folder_in_the_addresss_place_is_named_in_a_line(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "service.json" / "mine").mkdir(parents=True)
+    (tmp_path / "onward.toml").write_text(f'mode = "{mode}"\n')
+    told = said_by("run", tmp_path)
+    assert "service.json: a folder" in told
+    assert (tmp_path / "service.json" / "mine").is_dir()
+
+
 @pytest.mark.parametrize("what", ADDRESSES)
 def test_a_spoilt_address_is_that_of_no_service(tmp_path: Path, what: str) -> None:
     """Another program's file, or one that a full disk left."""
