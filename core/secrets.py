@@ -14,6 +14,8 @@ _known: set[str] = set()
 _IN_URL: Final = re2.compile(r"(://[^\s/@:]*):[^\s/@]+@")
 _BY_NAME: Final = re2.compile(r"(?i)\b(password|passwd|sslpassword)=('[^']*'|[^\s&;,'\")]+)")
 _BEARER: Final = re2.compile(r"(?i)\bBearer\s+([!-~]+)")
+_PORT: Final = re2.compile(r"\d*(,.*)?")  # libpq takes several hosts
+_OPTION: Final = re2.compile(r"\w+=")
 PLACEHOLDER: Final = "KEY"  # which stands for a key where we say how one is sent
 
 
@@ -37,7 +39,8 @@ def _hidden(found: Any) -> str:
 def password_of(url: str) -> str | None:
     """Return the password as the URL spells it; None when it has none.
 
-    A user's name and password end at the last `@` before any `?`: a password may contain `@`, `/` and `#`."""
+    A user's name and password end at the last `@` before any `?` of options: a password may contain `@`, `/`, `#`, and
+    `?` as well where no host with a port and options could be meant."""
     parts = _parts_of(url)
     return parts[1] or None if parts else None
 
@@ -59,10 +62,36 @@ def decoded_password_of(url: str) -> str | None:
     return None if password is None else unquote(password)
 
 
+def is_ambiguous(url: str) -> bool:
+    """Return whether what stands there may be a password with a `?` as well as a port, options and an `@` in these."""
+    before, _, after = url.partition("://")[2].partition("?")
+    return _is_open(before) and "@" in after and _has_port(before) and _OPTION.match(after) is not None
+
+
+def _is_open(before: str) -> bool:
+    """Return whether a password may go on behind a first `?`: neither a host nor a path has begun."""
+    user, colon, _ = before.partition(":")
+    return bool(colon) and "[" not in user and not set("@/#") & set(before)
+
+
+def _has_port(before: str) -> bool:
+    """Return whether what is before the first `?` may be a host with its port, or several of them."""
+    return _PORT.fullmatch(before.partition(":")[2]) is not None
+
+
+def _up_to_host(rest: str) -> str:
+    """Return what is behind the scheme and before any options, in which the last `@` ends the password."""
+    before, _, after = rest.partition("?")
+    if "@" not in after or not _is_open(before) or (_has_port(before) and _OPTION.match(after)):
+        return before
+    password, at, host = after.partition("@")
+    return f"{before}?{password}{at}{host.partition('?')[0]}"
+
+
 def _parts_of(url: str) -> tuple[str, str, str] | None:
     """Split into what is before the password, the password, and what is after it; None if there is no password."""
     scheme, separator, rest = url.partition("://")
-    info, at, _host = rest.partition("?")[0].rpartition("@")
+    info, at, _host = _up_to_host(rest).rpartition("@")
     user, colon, password = info.partition(":")
     if not (separator and at and colon) or "/" in user:
         return None

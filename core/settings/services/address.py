@@ -5,10 +5,15 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
-from core.secrets import with_quoted_password
+from core.secrets import is_ambiguous, with_quoted_password
 
 
 def _address(url: str) -> str:
+    if is_ambiguous(url):
+        message = (
+            "its password cannot be told from options; in a password, write `?` as %3F, and before options write `/`"
+        )
+        raise ValueError(message)
     quoted = with_quoted_password(url)
     try:
         if "://" in quoted and "," not in quoted:  # libpq takes several hosts, each with its port

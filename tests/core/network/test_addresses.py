@@ -28,14 +28,39 @@ def test_a_password_is_taken_as_it_is(tmp_path: Path) -> None:
     assert is_secret("postgres.url", postgres)
 
 
-@pytest.mark.parametrize("url", ["postgresql://ada:a%40b@db/x", "postgresql://ada@db/x", "host=db password=a@b"])
+@pytest.mark.parametrize("password", ["123?4", "123?4@5", "?", "12,3?/4#", "hush?x=1", "12%?"])
+def test_a_question_mark_belongs_to_the_password(tmp_path: Path, password: str) -> None:
+    url = f"postgresql://ada:{password}@db:5432/onward?application_name=a@b"
+    settings = load_settings(None, {"ONWARD_POSTGRES__URL": url})
+    given = conninfo_to_dict(settings.postgres.url)
+    assert (given["password"], given["host"], given["application_name"]) == (password, "db", "a@b")
+    assert {password} <= set(secrets_of(settings))
+    assert is_secret("postgres.url", url)
+
+
+@pytest.mark.parametrize("name", URLS)
+def test_what_may_be_a_password_or_options_is_refused_and_no_piece_is_shown(name: str) -> None:
+    url = "postgresql://ada:123?hush=hush@host/v1"
+    with pytest.raises(ConfigError, match="write `\\?` as %3F") as refused:
+        load_settings(None, {name: f'["{url}"]' if name.endswith("URLS") else url})
+    assert "hush" not in str(refused.value)
+    assert "123" not in str(refused.value)
+
+
+HOSTS = ("postgresql://db:5432/x?application_name=a@b", "postgresql://one:1,two:2/x?application_name=a@b")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://ada:a%40b@db/x", "postgresql://ada@db/x", "host=db password=a@b", "redis://[::1]:1?x=a@b", *HOSTS],
+)
 def test_what_is_spelled_as_it_should_be_stays(url: str) -> None:
     assert load_settings(None, {"ONWARD_POSTGRES__URL": url}).postgres.url == url
 
 
 @pytest.mark.parametrize("name", URLS)
 def test_what_cannot_be_read_is_refused_and_no_piece_is_shown(name: str) -> None:
-    url = "http://ada:hush?hush@host:1/v1"
+    url = "http://ada:hush/hush?hush@host:1/v1"
     with pytest.raises(ConfigError, match="host or port cannot be read") as refused:
         load_settings(None, {name: f'["{url}"]' if name.endswith("URLS") else url})
     assert "hush" not in str(refused.value)
