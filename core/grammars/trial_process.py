@@ -5,17 +5,20 @@
 It reads one request a line, and answers each by a line. What a grammar may take is bounded by the system: a process
 that passes a bound ends, and its parent reads from its exit which one that was."""
 
+import os
 import resource
 import sys
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import msgspec
 
 from core.errors import InvalidRequest
 from core.events import Grammar
 from core.grammars.library import Grammars
+
+_NICE: Final = 10
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -39,6 +42,7 @@ def main(directory: Path, longest_s: int, most_bytes: int, asked: BinaryIO, told
     for line in asked:
         trial = msgspec.json.decode(line, type=Trial)
         grammars.tokenizer(trial.stop_token_ids)  # read once, and not at the cost of the first grammar
+        os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.nice(0)))  # what strangers wrote gives way to all else
         _bound(resource.RLIMIT_CPU, int(time.process_time()) + longest_s + 1)
         _bound(resource.RLIMIT_AS, _address_space() + most_bytes)
         verdict = _tried(grammars, trial)

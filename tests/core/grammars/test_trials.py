@@ -52,6 +52,12 @@ def process_of(trials: Trials) -> Any:
     return process._running
 
 
+def test_a_process_gives_way_to_all_else(trials: Trials) -> None:
+    trials.check(EASY, STOPS, late_s())
+    running = process_of(trials)
+    assert os.getpriority(os.PRIO_PROCESS, running.pid) >= min(19, os.getpriority(os.PRIO_PROCESS, 0) + 5)
+
+
 def test_what_is_known_is_not_tried_again(trials: Trials) -> None:
     bad = Grammar(text="start: nothing")
     trials.check(EASY, STOPS, late_s())
