@@ -28,6 +28,7 @@ from onward.commands.client import opened
 from onward.directory.layout import SHIPPED_MODEL, Layout
 from onward.profiles import held
 from onward.profiles.init import this_machine
+from onward.profiles.loadable import require_loadable
 from onward.wiring.foundation import is_distributed, open_store, read_directory, spec_path
 
 _MAX_SKEW_S = 1.0
@@ -102,6 +103,8 @@ def _model(settings: Settings) -> str:
 
     directory = settings.serving.model or SHIPPED_MODEL
     facts = read_model_facts(directory)
+    if settings.serving.engine == "local" or settings.learner.enabled:
+        require_loadable(directory)
     check_weights(directory)
     if find_spec("torch") is not None:  # where it is not, nothing loads weights
         from serving.engines.local.modules.plain import check_plain_weights

@@ -21,6 +21,7 @@ from onward.commands.accounts.keys import create as create_key
 from onward.commands.doctor import examine, samples
 from onward.commands.options import overrides_of
 from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
+from onward.profiles.loadable import require_loadable
 from serving.engines.local.modules.given import load_given
 from serving.weights.deltas.manifest import WeightsManifest, manifest_path
 
@@ -120,6 +121,49 @@ def test_weights_that_do_not_fit_their_config_are_named(
     assert re.search(what, told), told
     with pytest.raises(ConfigError, match=what):
         load_given(model, "cpu", torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"model_type": "lama"}, "model_type is 'lama'"),
+        ({"model_type": "bert-japanese"}, "model_type is 'bert-japanese'"),
+        ({"model_type": None}, "model_type is None"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantized \\(gptq\\)"),
+        (
+            {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+            "quantized \\(bitsandbytes\\)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_a_model_that_nothing_here_can_load_is_named(
+    doctor: Doctor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, object],
+    what: str,
+    has_torch: bool,
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(SHIPPED_MODEL, model)
+    rewritten(model / "config.json", **fields)
+    if not has_torch:
+        monkeypatch.setattr("onward.commands.doctor.find_spec", lambda name: None)
+    code, told = doctor(tmp_path / "service", f"serving.model={model}")
+    assert code == 1
+    assert re.search(f"{model / 'config.json'}: .*{what}.*: take ", told), told
+
+
+def test_models_of_other_kinds_are_not_doubted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("gemma3_text", "gpt2", "olmo2", "phi3"):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        require_loadable(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}')
+    require_loadable(tmp_path)
+    monkeypatch.setattr("onward.profiles.loadable.find_spec", lambda name: None)
+    (tmp_path / "config.json").write_text('{"model_type": "what nobody knows"}')
+    require_loadable(tmp_path)
 
 
 BYTES = "no text"
