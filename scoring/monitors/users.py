@@ -1,4 +1,6 @@
-"""Monitors of the users: whether a few of them teach for all."""
+"""Monitors of the users: whether a few of them teach for all.
+
+They look at all turns of a user, where the other monitors look at a fifth of a window at most."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ def reward_mass(window: Window) -> Finding | None:
     if not window.reference:
         return None
     mass: defaultdict[str, float] = defaultdict(float)
-    for turn in window.recent:
+    for turn in window.all_users:
         mass[turn.unit] += abs(turn.value or 0.0)
     if len(mass) < _LEAST_USERS or not sum(mass.values()):
         return None
@@ -32,7 +34,7 @@ def reward_mass(window: Window) -> Finding | None:
 def feedback_rate(window: Window) -> Finding | None:
     """Find a user with more than a fifth of all feedback, and ten times that of the median user."""
     said: Counter[str] = Counter()
-    for turn in window.recent:
+    for turn in window.all_users:
         said[turn.unit] += len(turn.told)
     if len(said) < _LEAST_USERS or said.total() < LEAST:
         return None

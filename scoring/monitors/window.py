@@ -21,16 +21,18 @@ SIGMAS = 4.0
 class Window:
     """Recent turns and a reference.
 
-    `reference` is empty while there is not enough of a past; bounds that no past excuses apply from the start. `best`:
-    the turns that earned most so far, where ripe ones are looked at."""
+    `reference` is empty while there is not enough of a past; bounds that no past excuses apply from the start. Where
+    ripe turns are looked at: `best` are those that earned most so far, and `all_users` the recent ones again, of which
+    one user may have any number. Of the others no user has more than a fifth."""
 
     recent: WindowTurns
     reference: WindowTurns
     best: WindowTurns = field(default_factory=WindowTurns)
+    all_users: WindowTurns = field(default_factory=WindowTurns)
 
     @classmethod
     def of(cls, recent: Sequence[Watched], reference: Sequence[Watched] = (), best: Sequence[Watched] = ()) -> "Window":
-        return cls(WindowTurns(recent), WindowTurns(reference), WindowTurns(best))
+        return cls(WindowTurns(recent), WindowTurns(reference), WindowTurns(best), WindowTurns(recent))
 
 
 @dataclass(frozen=True)

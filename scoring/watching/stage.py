@@ -36,9 +36,7 @@ from scoring.watching.workload import Workload
 _TOPICS: Final = (Topic.TURNS, Topic.REWARDS)
 _POLL_RECORDS: Final = 512
 _REBUILT_RECORDS: Final = 20_000  # of each topic, at a start
-_MOST_WORKLOADS: Final = (
-    100  # clients name them; beyond it one that few users use is forgotten, or else the most silent
-)
+_MOST_WORKLOADS: Final = 100  # clients name them, so beyond it one is forgotten: see `_forget_one`
 _MOST_EARLY: Final = 4096
 _GRACE_S: Final = 5.0  # beyond a wait, until its reward is in the log
 _LONGEST_MATURITY_S: Final = 3600.0
@@ -175,7 +173,9 @@ class Watcher(Stage):
         return self._workloads[key]
 
     def _forget_one(self, but: Key) -> None:
-        """Forget the most silent of those that few users use, or of all: else one user's names crowd out the rest."""
+        """Forget the most silent of those that few users use; where there is none, the most silent of all.
+
+        Else one user, by naming many, has the others' forgotten."""
         silent = [key for key in self._workloads if key != but]
         unused = (key for key in silent if not self._workloads[key].has_users)
         self._workloads.pop(next(unused, silent[0])).close()

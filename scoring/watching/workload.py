@@ -5,8 +5,9 @@ The latest simulated turns and the latest of production have windows of their ow
 As many turns as a window holds wait to ripen, spread over the time that they need: memory does not grow with traffic,
 and which turns are among them does not depend on their outcomes.
 
-No user has more than a fifth of a window, or of the reference: monitors say nothing of fewer than five users, so else
-one who asks much would have them look away."""
+No user has more than a fifth of a window, of what waits to ripen, or of the reference. Monitors say nothing of fewer
+than five users, so else one who asks much would have them look away. Monitors of the users themselves look at ripe
+turns of which any number may be one user's."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,8 +64,11 @@ class Workload:
         self._latest: deque[InferenceId] = deque()
         self._ripening: deque[InferenceId] = deque()
         self._ripe: deque[InferenceId] = deque()
+        self._ripening_of_all: deque[InferenceId] = deque()  # as the two above, but any number of them is one user's
+        self._ripe_of_all: deque[InferenceId] = deque()
         self._sides: dict[Environment, deque[InferenceId]] = {"simulated": deque(), "production": deque()}
-        self._admitted_s = float("-inf")
+        self._admitted_s = self._admitted_of_all_s = float("-inf")
+        self._most_of_one = settings.window_turns // LEAST_UNITS
         self._users = {turn.unit for turn in before[:: max(1, len(before) // LEAST)]}  # some, until there are enough
         self.has_news = False
 
@@ -77,14 +81,23 @@ class Workload:
             if len(self._of_user(self._reference, turn.unit)) < most:
                 self._hold(self._reference, turn)
         self._hold(self._latest, turn)
-        if turn.at_s - self._admitted_s >= self.maturity_s / self._settings.window_turns:
-            self._admitted_s = turn.at_s
-            self._hold(self._ripening, turn)
+        self._admit(turn)
         self._hold(self._sides[turn.environment], turn)
         for window in (self._latest, self._sides[turn.environment]):
             self._keep_few(window, turn.unit)
             self._shorten(window, float("-inf"))
         self.has_news = True
+
+    def _admit(self, turn: Watched) -> None:
+        """Have a turn ripen, where enough time has passed since the last one that does."""
+        pause_s = self.maturity_s / self._settings.window_turns
+        if turn.at_s - self._admitted_of_all_s >= pause_s:
+            self._admitted_of_all_s = turn.at_s
+            self._hold(self._ripening_of_all, turn)
+        is_next = turn.at_s - self._admitted_s >= pause_s
+        if is_next and len(self._of_user(self._ripening, turn.unit)) < self._most_of_one:
+            self._admitted_s = turn.at_s
+            self._hold(self._ripening, turn)
 
     def pass_time(self, now_s: float, rewarded_s: float) -> None:
         """Move turns that are ripe. `rewarded_s`: rewards are known up to then."""
@@ -95,7 +108,10 @@ class Workload:
             self._keep_few(self._ripe, turn.unit)
             self._ripened += 1
             self.has_news = True
-        for window in (self._latest, self._ripe, *self._sides.values()):
+        while self._ripening_of_all and self._at_s(self._ripening_of_all[0]) <= until_s:
+            self._ripe_of_all.append(self._ripening_of_all.popleft())
+            self.has_news = True
+        for window in (self._latest, self._ripe, self._ripe_of_all, *self._sides.values()):
             self._shorten(window, now_s - self._settings.window_s)
         if self._frozen is None and self._is_whole() and self._at_s(self._reference[-1]) <= until_s:
             self._frozen = WindowTurns(self._turns.get(self._reference))
@@ -106,7 +122,7 @@ class Workload:
             self._look_for_the_best()
 
     def _look_for_the_best(self) -> None:
-        """Keep the ripe turns if they are the best so far; all of them are others than when it was last asked."""
+        """Keep the ripe turns if they are the best so far. It is asked once as many have ripened as there are."""
         turns = WindowTurns(self._turns.get(self._ripe))
         found, known = floor(turns), floor(self._best)
         if found is not None and (known is None or found > known):
@@ -114,8 +130,11 @@ class Workload:
 
     def window(self, *, ripe: bool) -> Window:
         """Return the window, without a reference while that is not whole: some monitors have bounds of their own."""
-        turns = WindowTurns(self._turns.get(self._ripe if ripe else self._latest))
-        return Window(turns, self._known_reference(ripe=ripe), self._best if ripe else WindowTurns())
+        reference = self._known_reference(ripe=ripe)
+        if not ripe:
+            return Window(WindowTurns(self._turns.get(self._latest)), reference)
+        recent, of_all = (WindowTurns(self._turns.get(each)) for each in (self._ripe, self._ripe_of_all))
+        return Window(recent, reference, self._best, of_all)
 
     def sides(self) -> Window:
         """Return the latest simulated turns as recent ones, with the latest of production as their reference.
@@ -153,7 +172,8 @@ class Workload:
     def close(self) -> None:
         """Release all turns."""
         kept = [] if self._frozen else self._reference
-        for window in (self._latest, self._ripening, self._ripe, kept, *self._sides.values()):
+        ripe = self._ripening, self._ripe, self._ripening_of_all, self._ripe_of_all
+        for window in (self._latest, *ripe, kept, *self._sides.values()):
             self._let_go(window)
 
     def _is_whole(self) -> bool:
@@ -166,7 +186,7 @@ class Workload:
     def _keep_few(self, window: "deque[InferenceId]", unit: str) -> None:
         """Drop a user's oldest turn where the window holds too many of hers."""
         own = self._of_user(window, unit)
-        if len(own) > self._settings.window_turns // LEAST_UNITS:
+        if len(own) > self._most_of_one:
             window.remove(own[0])
             self._turns.release(own[0])
 
