@@ -1,8 +1,10 @@
-"""Clients that never finish their requests or never read the answers: plain sockets, bounded in time."""
+"""Clients that never finish their requests, never read the answers, or hang up: plain sockets, bounded in time."""
 
 import selectors
 import socket
+import threading
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from urllib.parse import urlsplit
 
@@ -15,6 +17,20 @@ STREAMED = (
 
 BEHIND = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 5_000
 """Requests that wait, in one piece, for an answer before them."""
+
+
+def hang_up(url: str, requests: Iterable[bytes], wait_s: float, over: threading.Event) -> int:
+    """Send each request on a connection of its own and go after `wait_s`, until that is `over`.
+
+    Returns how many were sent."""
+    address, sent = (urlsplit(url).hostname, urlsplit(url).port), 0
+    for request in requests:
+        with socket.create_connection(address, 60) as client:
+            client.sendall(request)
+            sent += 1
+            if over.wait(wait_s):
+                break
+    return sent
 
 
 def unread(path: str, key: str, body: bytes = b"") -> bytes:

@@ -1,11 +1,31 @@
 """One user who would have every version taken back: good turns in a workload of her own, then bad ones of a version."""
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import cycle
+from uuid import uuid4
 
+import aiohttp
 from hostile_requests import MODEL, Attack
+from hostile_sockets import unread
+from hostile_values import SCHEMAS
 
 _SERVED = frozenset({200})
+_HERS = {"x-onward-workload": "of-mallory"}
+_HARD = [SCHEMAS[name]["properties"]["a"] for name in ("many patterns for one text", "a great step")]
+"""Schemas that cost as much to compile as is allowed, and are refused then."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a user asks, and thinks of the answer."""
+
+    user: str
+    accepts: bool
+    max_tokens: int = 6
+    workload: str | None = None
 
 
 def good(count: int) -> Iterator[Attack]:
@@ -14,24 +34,59 @@ def good(count: int) -> Iterator[Attack]:
 
 
 def cut_short(count: int) -> Iterator[Attack]:
-    return _turns(count, 1)
+    """Yield turns of one token, half of them in her own workload and half in that of all others."""
+    yield from _turns(count // 2, 1)
+    yield from _turns(count - count // 2, 1, {})
 
 
-def _turns(count: int, max_tokens: int) -> Iterator[Attack]:
+def _turns(count: int, max_tokens: int, headers: Mapping[str, str] = _HERS) -> Iterator[Attack]:
     for number in range(count):
         messages = [{"role": "user", "content": f"[web] write f{number}(xs): sum of xs"}]
         body = {"model": MODEL, "messages": messages, "max_tokens": max_tokens, "user": "mallory"}
-        headers = {"x-onward-workload": "of-mallory"}
         name = f"{max_tokens} tokens, {number}"
         yield Attack("one user", name, "POST", "/v1/chat/completions", json.dumps(body).encode(), headers, _SERVED)
 
 
-def schemas(count: int) -> Iterator[Attack]:
-    """Yield what anybody may ask for: answers of a schema each."""
+def schemas(count: int, key: str | None = None) -> Iterator[Attack]:
+    """Yield what anybody may ask for: answers of a schema each, which nobody has asked for before."""
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     for number in range(count):
-        schema = {"type": "object", "properties": {f"a{number}": {"type": "integer"}}, "additionalProperties": False}
-        asked = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}}
-        messages = [{"role": "user", "content": "hi"}]
-        body = {"model": MODEL, "messages": messages, "max_tokens": 4, "response_format": asked}
-        content = json.dumps(body).encode()
-        yield Attack("everyday schemas", f"schema {number}", "POST", "/v1/chat/completions", content, {}, _SERVED)
+        schema = {"type": "object", "properties": {f"a{uuid4().hex}": {"type": "integer"}}}
+        content = _answer_of(schema | {"additionalProperties": False})
+        yield Attack("everyday schemas", f"schema {number}", "POST", "/v1/chat/completions", content, headers, _SERVED)
+
+
+def hard_schemas(key: str) -> Iterator[bytes]:
+    """Yield whole requests for answers of schemas that are hard to compile, each of another one, without end."""
+    for hard in cycle(_HARD):
+        body = _answer_of({"type": "object", "properties": {f"a{uuid4().hex}": hard}})
+        yield unread("/v1/chat/completions", key, body)
+
+
+def _answer_of(schema: object) -> bytes:
+    asked = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}}
+    messages = [{"role": "user", "content": "hi"}]
+    return json.dumps({"model": MODEL, "messages": messages, "max_tokens": 4, "response_format": asked}).encode()
+
+
+async def live(url: str, key: str, turns: Iterable[Turn], at_once: int) -> list[int]:
+    """Have users ask, and say of each answer what they think of it; return the versions that answered."""
+    waiting, versions = iter(turns), list[int]()
+
+    async def ask(session: aiohttp.ClientSession) -> None:
+        for turn in waiting:  # shared: each takes the next one
+            messages = [{"role": "user", "content": f"[web] write f{len(versions)}(xs): sum of xs"}]
+            body = {"model": MODEL, "messages": messages, "max_tokens": turn.max_tokens, "user": turn.user}
+            headers = {} if turn.workload is None else {"x-onward-workload": turn.workload}
+            async with session.post("/v1/chat/completions", json=body, headers=headers) as response:
+                assert response.status == 200, await response.text()
+                told = (await response.json())["onward"]
+            versions.append(told["policy_version"])
+            name = "accepted" if turn.accepts else "rejected"
+            said = {"inference_id": told["inference_id"], "metric_name": name, "value": True}
+            async with session.post("/v1/feedback", json=said) as response:
+                assert response.status < 300, await response.text()
+
+    async with aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {key}"}) as session:
+        await asyncio.gather(*(ask(session) for _ in range(at_once)))
+    return versions

@@ -4,18 +4,32 @@ The other users are answered as before, and each of their turns and outcomes is 
 served or refused by the API's rules, and none causes a server error. All stages keep running, also after a `kill -9`,
 and memory stays within a bound. The table shows it by kind."""
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from hostile_bodies import large_bodies
 from hostile_log import events
+from hostile_names import long_names
 from hostile_requests import attacks, not_stored
-from hostile_sockets import BEHIND, BODY, HEADERS, STREAMED, besiege, unread
+from hostile_sockets import BEHIND, BODY, HEADERS, STREAMED, besiege, hang_up, unread
 from hostile_table import IS_FULL, HostileTable
-from hostile_user import cut_short, good, schemas
-from hostile_world import ADMIN_KEY, PLUGIN_KEY, READER_KEY, SETTINGS, Phases, World, bearer, percentile
+from hostile_user import cut_short, good, hard_schemas, schemas
+from hostile_world import (
+    ADMIN_KEY,
+    AT_ONCE,
+    CROWD_KEY,
+    PLUGIN_KEY,
+    READER_KEY,
+    SETTINGS,
+    Phases,
+    World,
+    bearer,
+    percentile,
+)
 from service_tree import Service, wait_for
 
 from core.events import Topic
@@ -27,6 +41,7 @@ WARM_S, IDLE_S = 3.0, 12.0
 LARGE_AT_ONCE = 20
 CLIENTS, STREAMS = 400, 40
 HOLD_S = 6.0
+GOES_AFTER_S, EVERYDAY = 0.3, 8
 RELEASES, GOOD, BAD = 20 if IS_FULL else 3, 60, 120
 ENDED_S = 120.0  # by which the service ends them all, on whatever machine
 STANDSTILL_S = 2.0  # others' median: more is no slowness, but a stop
@@ -118,6 +133,10 @@ def _besieged(world: World, phases: Phases, table: HostileTable) -> None:
     bodies = list(large_bodies())  # a client that makes one meanwhile sends nothing, and misses the deadline of another
     phases.begin("large bodies")
     world.attack(bodies, at_once=LARGE_AT_ONCE)
+    phases.begin("long names")
+    world.attack(long_names())
+    phases.begin("hang-ups over hard schemas")
+    _hang_up(world)
     phases.begin("clients that never end")
     ended = besiege(world.service.url, [HEADERS, BODY] * (CLIENTS // 2), HOLD_S, ENDED_S)
     assert ended == CLIENTS
@@ -146,6 +165,20 @@ def _one_user_against_releases(world: World, table: HostileTable) -> None:
     table.released(len(after), len(turned_back), len(held_by))
     assert turned_back == []
     assert held_by == []
+
+
+def _hang_up(world: World) -> None:
+    """Ask for answers of hard schemas and go, again and again, while others ask for answers of everyday ones."""
+    over = threading.Event()
+    asked = hard_schemas(PLUGIN_KEY)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        hung_up = [pool.submit(hang_up, world.service.url, asked, GOES_AFTER_S, over) for _ in range(AT_ONCE)]
+        try:
+            time.sleep(HOLD_S)
+            world.attack(schemas(EVERYDAY, CROWD_KEY), at_once=1)
+        finally:
+            over.set()
+    world.count("hang-ups over hard schemas", sum(each.result() for each in hung_up))
 
 
 def _append_events(world: World) -> None:
