@@ -30,6 +30,8 @@ def load_given(directory: Path, device: str, dtype: torch.dtype) -> Any:
         model, found = loaded
     except (OSError, ValueError) as error:
         raise ConfigError(f"serving.model: {directory} is no Hugging Face causal LM ({error})") from error
+    except ImportError as error:  # of who reads weights that are quantized in some way
+        raise ConfigError(f"serving.model: {directory} wants a package that is not installed ({error})") from error
     refuse_unfit(directory, found["missing_keys"], {name for name, *_ in found["mismatched_keys"]})
     return model.to(device).eval().requires_grad_(False)
 

@@ -66,7 +66,7 @@ def read_plain_config(directory: Path) -> PlainConfig | None:
     fields = {name: value for name, value in given.items() if name not in _NO_PART}
     theta = _plain_rope(fields.pop("rope_parameters", None))
     is_plain = (
-        set(given.get("layer_types") or ["full_attention"]) == {"full_attention"}
+        _are_all_full(given.get("layer_types"))
         and fields.pop("hidden_act", None) == "silu"
         and fields.pop("sliding_window", None) is None
         and not fields.pop("use_sliding_window", False)
@@ -79,6 +79,11 @@ def read_plain_config(directory: Path) -> PlainConfig | None:
         return PlainConfig(**fields, rope_theta=theta, has_norms_of_heads=has_norms)
     except TypeError:  # a field that is unknown here, or lacks
         return None
+
+
+def _are_all_full(layer_types: Any) -> bool:
+    """Return whether every layer attends to all that is before, as where nothing is said."""
+    return not layer_types or (isinstance(layer_types, list) and all(each == "full_attention" for each in layer_types))
 
 
 def check_plain_weights(directory: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from small_models import SMALL, saved
 from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
 
+from core.errors import ConfigError
 from core.settings import LocalEngineSettings, ServingSettings
 from serving.engines.local.attention import Row
 from serving.engines.local.llama_forward import Rotary
@@ -130,3 +131,20 @@ def test_names_in_a_config_change_nothing(tmp_path: Path) -> None:
     named = {"_model_name_or_path": "somewhere", "unk_token_id": 0, "pretraining_tp": 1}
     path.write_text(json.dumps(json.loads(path.read_text()) | named))
     assert read_plain_config(tmp_path) is not None
+
+
+def test_weights_that_want_a_package_that_is_not_there_say_which(tmp_path: Path) -> None:
+    saved(LlamaConfig(**SMALL), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="gptqmodel|optimum"):
+        load_decoder(tmp_path, ServingSettings())
+
+
+@pytest.mark.parametrize("layer_types", [5, [["full_attention"]], [{}], "full_attention"])
+def test_layer_types_of_another_form_are_not_known_here(tmp_path: Path, layer_types: object) -> None:
+    saved(LlamaConfig(**SMALL), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"layer_types": layer_types}))
+    assert read_plain_config(tmp_path) is None
