@@ -1,5 +1,6 @@
 """Settings of all tests: which marker each gets, and which tests share one worker process, or one SGLang server."""
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,19 @@ _UNIT = (
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
     """Name bytes by how many they are. Workers must agree on each name, and what is compressed may hold the time."""
     return f"{argname} of {len(val)} bytes" if isinstance(val, bytes) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage among the million objects that are imported, neither while they are nor later.
+
+    Each such look takes up to a second, and every worker imports all tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
