@@ -53,7 +53,7 @@ def tools(parameters: bytes) -> bytes:
 
 
 def many(part: bytes, size: int = 4 * MIB - 4096, between: bytes = b",") -> bytes:
-    return between.join([part] * (size // len(part + between)))
+    return ((part + between) * (size // len(part + between))).removesuffix(between)
 
 
 def calling(arguments: bytes) -> bytes:

@@ -1,15 +1,17 @@
 """Anthropic's Messages API with the official client: blocks, tools, thinking, streams, counts and errors."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
 from api_harness import MODEL, Service
 from byte_renderer import END, call_ids, ids
 from scripted_policy import Script, says
 
 from api.protocols.anthropic.claude_code import user_and_session
+
+if TYPE_CHECKING:
+    from anthropic import Anthropic
 
 WEATHER: Any = {
     "name": "get_weather",
@@ -20,9 +22,11 @@ PARIS = {"location": "Paris"}
 USER: Any = {"role": "user", "content": "hi"}
 
 
-def client_of(service: Service, **options: Any) -> anthropic.Anthropic:
+def client_of(service: Service, **options: Any) -> "Anthropic":
+    from anthropic import Anthropic
+
     options = {"api_key": "any", "max_retries": 0, **options}
-    return service.clients.enter_context(anthropic.Anthropic(base_url=service.url, **options))
+    return service.clients.enter_context(Anthropic(base_url=service.url, **options))
 
 
 def body_of(**fields: Any) -> dict[str, Any]:
@@ -161,17 +165,21 @@ def test_errors_have_anthropics_shape_wherever_they_arise(service: Service) -> N
 
 
 def test_a_key_may_come_as_anthropics_clients_send_it(make_service: Any) -> None:
+    from anthropic import AuthenticationError
+
     service = make_service(keys=[{"key": "secret-of-anna", "namespace": "anna"}])
     answer = client_of(service, api_key="secret-of-anna").messages.create(model=MODEL, max_tokens=200, messages=[USER])
     assert service.turn(answer.id.removeprefix("msg_")).namespace == "anna"
-    with pytest.raises(anthropic.AuthenticationError):
+    with pytest.raises(AuthenticationError):
         client_of(service, api_key="guess").messages.create(model=MODEL, max_tokens=200, messages=[USER])
 
 
 def test_a_stream_that_fails_midway_ends_with_an_error(service: Service) -> None:
+    from anthropic import APIStatusError
+
     service.policy.scripts.append(says("hello", fails_at=3))
     with (
-        pytest.raises(anthropic.APIStatusError, match="engine"),
+        pytest.raises(APIStatusError, match="engine"),
         client_of(service).messages.stream(model=MODEL, max_tokens=200, messages=[USER]) as stream,
     ):
         list(stream.text_stream)

@@ -5,7 +5,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 from api_harness import MODEL, WAIT_S, Service, serve, wait_for
@@ -62,11 +61,13 @@ def test_a_client_that_is_wrapped_keeps_its_own_options(service: Service) -> Non
 
 
 def test_a_client_of_anthropics_is_wrapped_as_well(service: Service) -> None:
+    from anthropic import Anthropic
+
     options: dict[str, Any] = {"base_url": service.url, "api_key": "any", "max_retries": 0}
-    own = anthropic.Anthropic(**options, default_headers={"x-onward-workload": "mine"})
+    own = Anthropic(**options, default_headers={"x-onward-workload": "mine"})
     with own, Onward(service.url) as onward:
         session = onward.session(learn=False)
-        wrapped: anthropic.Anthropic = session.wrap(own)
+        wrapped: Anthropic = session.wrap(own)
         whole = wrapped.messages.create(model=MODEL, messages=HI, max_tokens=8)  # type: ignore[call-overload]
         events = list(wrapped.messages.create(model=MODEL, messages=HI, max_tokens=8, stream=True))  # type: ignore[call-overload]
         with wrapped.messages.stream(model=MODEL, messages=HI, max_tokens=8) as stream:  # type: ignore[arg-type]
@@ -84,11 +85,13 @@ def test_a_client_of_anthropics_is_wrapped_as_well(service: Service) -> None:
 
 
 def test_an_async_client_of_anthropics_is_wrapped_as_well(service: Service) -> None:
+    from anthropic import AsyncAnthropic
+
     async def work() -> tuple[str, str]:
         options: dict[str, Any] = {"base_url": service.url, "api_key": "any", "max_retries": 0}
-        async with anthropic.AsyncAnthropic(**options) as own, AsyncOnward(service.url) as onward:
+        async with AsyncAnthropic(**options) as own, AsyncOnward(service.url) as onward:
             session = onward.session()
-            wrapped: anthropic.AsyncAnthropic = session.wrap(own)
+            wrapped: AsyncAnthropic = session.wrap(own)
             answer = await wrapped.messages.create(model=MODEL, messages=HI, max_tokens=8)  # type: ignore[call-overload]
             await onward.feedback(answer, "accepted", True)
             return session.session_id, inference_id_of(answer)

@@ -1,6 +1,7 @@
 """Turns of production and of simulation in one update are compared each with their own kind."""
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -25,8 +26,14 @@ def turns(values: list[float], environment: Environment, first: int = 0) -> list
     return [ScoredTurn(turn, make_reward(turn, value)) for turn, value in zip(made, values, strict=True)]
 
 
-QUIET = turns([0.1, -0.1] * 5, "production")
-LOUD = turns([5.0, 1.0] * 6, "simulated", 40)
+@cache
+def quiet() -> list[ScoredTurn]:
+    return turns([0.1, -0.1] * 5, "production")
+
+
+@cache
+def loud() -> list[ScoredTurn]:
+    return turns([5.0, 1.0] * 6, "simulated", 40)
 
 
 def advantages_of(baseline: Advantages, batch: list[ScoredTurn]) -> torch.Tensor:
@@ -40,17 +47,17 @@ def advantages_of(baseline: Advantages, batch: list[ScoredTurn]) -> torch.Tensor
     "make", [lambda: BatchBaseline(whiten=True), lambda: EmaBaseline(0.9), lambda: BetaBaseline(-1, 1)]
 )
 def test_each_source_has_mean_0_and_spread_1(make: Callable[[], Advantages]) -> None:
-    found_M = advantages_of(make(), QUIET + LOUD)
-    for part_M in (found_M[: len(QUIET)], found_M[len(QUIET) :]):
+    found_M = advantages_of(make(), quiet() + loud())
+    for part_M in (found_M[: len(quiet())], found_M[len(quiet()) :]):
         assert part_M.mean().abs() < 1e-5
         assert part_M.std() == pytest.approx(1.0, rel=1e-4)
 
 
 def test_a_value_heads_advantages_are_divided_by_each_sources_spread() -> None:
     head = ValueHead(8, 1e-3, 0, "cpu")
-    advantages_of(head, QUIET + LOUD)
+    advantages_of(head, quiet() + loud())
     apart: list[float] = []
-    for source in (QUIET, LOUD):
+    for source in (quiet(), loud()):
         alone = ValueHead(8, 1e-3, 0, "cpu")
         advantages_of(alone, source)
         apart += alone.scales
@@ -59,18 +66,18 @@ def test_a_value_heads_advantages_are_divided_by_each_sources_spread() -> None:
 
 
 def test_one_source_or_a_few_turns_of_another_are_scaled_together() -> None:
-    assert sources_of(LOUD) == [list(range(12))]
-    assert sources_of(QUIET[:7] + LOUD) == [list(range(19))]
-    assert [len(places) for places in sources_of(QUIET[:8] + LOUD)] == [8, 12]
+    assert sources_of(loud()) == [list(range(12))]
+    assert sources_of(quiet()[:7] + loud()) == [list(range(19))]
+    assert [len(places) for places in sources_of(quiet()[:8] + loud())] == [8, 12]
 
 
 def test_strata_know_where_a_turn_came_from_and_keep_productions_names() -> None:
-    production, simulated = Strata().of(QUIET[0]), Strata().of(LOUD[0])
+    production, simulated = Strata().of(quiet()[0]), Strata().of(loud()[0])
     assert production.count("|") == 2
     assert simulated == f"{production}|simulated"
 
 
 def test_a_source_whose_rewards_are_all_alike_does_not_train_and_the_other_does() -> None:
     alike = turns([1.0] * 8, "production")
-    ledger = BatchAdmission(alike + LOUD, [MIN_SCALE] * 8 + [2.0] * len(LOUD), 12.0, LearnerSettings())
-    assert ledger._alike_M.tolist() == [True] * len(alike) + [False] * len(LOUD)
+    ledger = BatchAdmission(alike + loud(), [MIN_SCALE] * 8 + [2.0] * len(loud()), 12.0, LearnerSettings())
+    assert ledger._alike_M.tolist() == [True] * len(alike) + [False] * len(loud())
