@@ -190,12 +190,11 @@ def create_app(services: ApiServices) -> FastAPI:
     table = load_events(services.settings.feedback.events)
     for path in _EXPORTS:
         app.add_hot_route(path, OtlpEndpoint(context, table, path, ACCESS["POST", path]))
-    for make in _ROUTERS:
-        app.include_router(make(context))
-    app.include_router(console_router())
-    app.include_router(documents_router(services.site))
+    routers = [*(make(context) for make in _ROUTERS), console_router(), documents_router(services.site)]
+    check_routes([*app.routes, *(route for each in routers for route in each.routes)], hot=(*_GENERATING, *_EXPORTS))
+    for router in routers:
+        app.include_router(router)  # FastAPI makes its routes once more, but not before the first request for it
     _describe_all(app)
-    check_routes(app.routes, hot=(*_GENERATING, *_EXPORTS))
     return app
 
 

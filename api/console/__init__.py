@@ -3,6 +3,8 @@
 Its charts are drawn by uPlot, whose bundle the package `youplot` ships; the page's `integrity` compares that with
 the digest of uPlot's own release."""
 
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import distribution
 from importlib.resources import files
 from pathlib import PurePath
@@ -33,7 +35,7 @@ _POLICY = "; ".join(
 def console_router() -> APIRouter:
     router = APIRouter(include_in_schema=False)
     assets = load_assets()
-    page = assets.pop(_PAGE)
+    page = assets[_PAGE]
 
     @router.get("/")
     async def console(request: Request) -> Response:
@@ -42,14 +44,15 @@ def console_router() -> APIRouter:
     @router.get("/console/{name:path}")
     async def part(request: Request, name: str) -> Response:
         found = assets.get(name)
-        if found is None:
+        if found is None or found is page:
             raise NotFound(f"the console has no file {name}")
         return found.answer(request, {})
 
     return router
 
 
-def load_assets() -> dict[str, Asset]:
+@cache
+def load_assets() -> Mapping[str, Asset]:
     """Return the files of this package and those of uPlot, by their paths below `/console`."""
     package = files("api.console")
     folders = {"": package, "views/": package / "views"}

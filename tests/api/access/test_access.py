@@ -12,6 +12,7 @@ import made_events
 import pytest
 from api_harness import MODEL, Service, serve, wait_for
 from console_world import policy
+from fastapi import APIRouter
 from fastapi.routing import iter_route_contexts
 from made_events import opening
 from starlette.routing import Mount, Route, WebSocketRoute
@@ -161,6 +162,14 @@ def test_the_document_has_a_line_for_each_route_and_no_other(service: Service) -
 def test_a_route_of_which_nobody_says_who_may_use_it_starts_no_service(route: Any) -> None:
     with pytest.raises(LookupError, match=r"api/access/routes\.py|no gate"):
         check_routes([route], hot=())
+
+
+def test_nor_does_one_of_a_router(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    router = APIRouter()
+    router.get("/v1/new")(lambda: None)
+    monkeypatch.setattr("api.app._ROUTERS", (lambda _: router,))
+    with pytest.raises(LookupError, match="GET /v1/new"):
+        create_app(service.services)
 
 
 # ------------------------------------------------------------------------------------------------ every route

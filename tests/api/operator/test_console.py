@@ -202,7 +202,8 @@ def test_parts_are_zipped_and_asked_for_once(service: Service) -> None:
     assert ("content-encoding" in plain.headers, plain.content) == (False, first.content)
     again = service.get("/console/uplot.js", if_none_match=first.headers["etag"])
     assert (again.status_code, again.content) == (304, b"")
-    assert service.get("/console/__init__.py").status_code == 404
+    for name in ("__init__.py", "index.html"):  # the page has its address
+        assert service.get(f"/console/{name}").status_code == 404
 
 
 def test_the_console_needs_nothing_from_elsewhere_and_writes_no_markup() -> None:
