@@ -49,18 +49,6 @@ def test_a_new_directory_is_well(tmp_path: Path) -> None:
     assert "a new directory" in told
 
 
-@pytest.mark.parametrize("command", ["doctor", "serve", "run"])
-def test_a_directory_that_is_a_file_is_named_in_a_line(tmp_path: Path, command: str) -> None:
-    path = tmp_path / "service"
-    path.write_text("hello")
-    done = subprocess.run(
-        [sys.executable, "-m", "onward", command, str(path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith(f"onward: {path}")
-
-
 @pytest.mark.parametrize(
     ("setting", "what", "why"),
     [

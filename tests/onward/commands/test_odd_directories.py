@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-COMMANDS = ("run", "score", "doctor", "policies", "export", "backup", "audit", "replay")
+from onward.cli import app, main
+
+COMMANDS = ("run", "score", "doctor", "policies", "export", "backup", "audit", "replay", "serve")
 MORE = {"export": ["--out", "out.jsonl"], "backup": ["--into", "copy"], "audit": ["head"], "replay": ["--out", "again"]}
 
 
@@ -24,7 +26,8 @@ def with_file(name: str, content: bytes) -> Callable[[Path], None]:
     return make
 
 
-ODD: dict[str, Callable[[Path], None]] = {
+ODD: dict[str, Callable[[Path], object]] = {
+    "a file": lambda path: path.write_text("hello"),
     "a link to itself": looping,
     "settings in another encoding": with_file("onward.toml", "# Größe\n".encode("utf-16")),
 }
@@ -40,29 +43,43 @@ ADDRESSES = {
 }
 
 
-def said_by(command: str, directory: Path) -> str:
-    """Return the one line on stderr or, of doctor, its words, of a command that is refused."""
+Said = Callable[[str, Path], str]
+
+
+def words_of(command: str, directory: Path) -> list[str]:
     more = MORE.get(command, [])
-    arguments = [command, *more, str(directory)] if command == "audit" else [command, str(directory), *more]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONWARD_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "onward", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        cwd=directory.parent,
-        env=environment | {"COLUMNS": "500"},
-    )
-    assert done.returncode in (1, 2), done.stderr
-    if command != "doctor" or done.stderr:
-        assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr or done.stdout
+    return [command, *more, str(directory)] if command == "audit" else [command, str(directory), *more]
+
+
+def checked(command: str, code: object, said: str, warned: str) -> str:
+    """Return the one line on stderr or, of doctor, its words, of a command that is refused."""
+    assert code in (1, 2), warned
+    if command != "doctor" or warned:
+        assert warned.count("\n") == 1, warned
+    return warned or said
+
+
+@pytest.fixture
+def said_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Said:
+    """Return what commands are run by, in this process, which has imported all of them."""
+    for name in [name for name in os.environ if name.startswith("ONWARD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "500")
+    monkeypatch.setattr("onward.cli.keep_private", lambda: None)  # which is for good
+    monkeypatch.chdir(tmp_path)
+
+    def said(command: str, directory: Path) -> str:
+        monkeypatch.setattr("onward.cli.app", lambda: app(words_of(command, directory)))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return checked(command, ended.value.code, *capfd.readouterr())
+
+    return said
 
 
 @pytest.mark.parametrize("what", ODD)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_odd_directory_is_named_in_a_line(tmp_path: Path, command: str, what: str) -> None:
+def test_an_odd_directory_is_named_in_a_line(said_by: Said, tmp_path: Path, command: str, what: str) -> None:
     ODD[what](tmp_path / "odd")
     assert "/odd" in said_by(command, tmp_path / "odd")
 
@@ -77,7 +94,7 @@ def test_a_folder_in_the_addresss_place_is_named_in_a_line(tmp_path: Path, mode:
 
 
 @pytest.mark.parametrize("what", ADDRESSES)
-def test_a_spoilt_address_is_that_of_no_service(tmp_path: Path, what: str) -> None:
+def test_a_spoilt_address_is_that_of_no_service(said_by: Said, tmp_path: Path, what: str) -> None:
     """Another program's file, or one that a full disk left."""
     (tmp_path / "service.json").write_bytes(ADDRESSES[what])
     assert "no service runs here" in said_by("policies", tmp_path)
@@ -86,6 +103,8 @@ def test_a_spoilt_address_is_that_of_no_service(tmp_path: Path, what: str) -> No
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     """A name of Latin-1, say: neither a log line nor the files that quote it could hold it."""
     path = tmp_path / os.fsdecode(b"caf\xe9")
-    assert "no UTF-8" in said_by("doctor", path)
-    assert "no UTF-8" in said_by("policies", path)
+    for command in ("doctor", "policies"):
+        program = [sys.executable, "-m", "onward", *words_of(command, path)]
+        done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+        assert "no UTF-8" in checked(command, done.returncode, done.stdout, done.stderr)
     assert [*tmp_path.iterdir()] == []
