@@ -236,7 +236,7 @@ class ReleaseWorld:
             for name in [] if moved else self.unsettled():
                 step(self.hosts[name], 0.02)  # its loader is at work
 
-    def pass_time(self, seconds: float, step_s: float = 0.5) -> None:
+    def pass_time(self, seconds: float, step_s: float = 1.0) -> None:
         """Run rounds while this much time passes."""
         end_s = self.clock.monotonic() + seconds
         while (left_s := end_s - self.clock.monotonic()) > 0:
