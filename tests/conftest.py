@@ -135,6 +135,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(50_000, 20, 100)  # what tests leave is looked through as seldom as in the service
         gc.enable()
 
 

@@ -138,7 +138,7 @@ def test_weights_that_want_a_package_that_is_not_there_say_which(tmp_path: Path)
     config = json.loads((tmp_path / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 32}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match="gptqmodel|optimum"):
+    with pytest.raises(ConfigError, match=r"gptqmodel|optimum"):
         load_decoder(tmp_path, ServingSettings())
 
 
