@@ -112,38 +112,49 @@ class SqliteEventLog:
 
     def _apply(self, items: Sequence[_Item]) -> Sequence[_Result | Exception]:
         appends = [item for item in items if isinstance(item, _Append)]
+        results: list[_Result | Exception]
         try:
             with writing(self._writer, self._path):
-                positions = self._insert(appends) if appends else []
-                rest = iter(positions)
-                results = [next(rest) if isinstance(item, _Append) else self._manage(item) for item in items]
+                rest = iter(self._insert(appends) if appends else ())
+                if len(appends) == len(items):
+                    results = list(rest)
+                else:
+                    results = [next(rest) if isinstance(item, _Append) else self._manage(item) for item in items]
         except (LogUnavailable, LogError):
             self._last_sequence = -1  # what was counted did not happen
             telemetry.LOG_APPEND_FAILURES.inc()
             raise
+        self._tell(appends)
+        return results
+
+    def _tell(self, appends: Sequence[_Append]) -> None:
+        """Count what is durable now, and wake its readers."""
         appended: Counter[Topic] = Counter()
         for append in appends:
             appended[append.topic] += len(append.records)
         for topic, count in appended.items():
             telemetry.LOG_APPENDS.labels(topic=topic).inc(count)
         self._wakeups.wake(appended.keys())
-        return results
 
     def _insert(self, appends: Sequence[_Append]) -> list[list[Position]]:
         latest = self._writer.execute("SELECT max(sequence) FROM records").fetchone()[0] or 0
         if latest != self._last_sequence:
             self._ends.clear()  # another process appended
-        now = time.time_ns() // 1000
+        now, ends = time.time_ns() // 1000, self._ends
         values: list[int | str | bytes] = []
         positions: list[list[Position]] = []
+        topic: Topic | None = None
         for append in appends:
-            topic, text = append.topic, append.topic.value  # sqlite3 binds a plain str several times faster
+            if topic is not append.topic:
+                topic = append.topic
+                text = topic.value  # sqlite3 binds a plain str several times faster
             placed = []
             for partition, raw in append.records:
-                offset = self._ends.get((text, partition))
+                place = text, partition
+                offset = ends.get(place)
                 if offset is None:
                     offset = _end(self._writer, TopicPartition(topic, partition))
-                self._ends[text, partition] = offset + 1
+                ends[place] = offset + 1
                 latest += 1
                 values += (latest, text, partition, offset, now, raw)
                 placed.append(Position(topic=topic, partition=partition, offset=offset, size=len(raw)))
@@ -301,4 +312,7 @@ def _end(connection: sqlite3.Connection, source: TopicPartition) -> int:
 
 @lru_cache(maxsize=_MAX_INSERT_ROWS)
 def _insert_statement(rows: int) -> str:
-    return "INSERT INTO records VALUES " + ", ".join([f"({', '.join('?' * _COLUMNS)})"] * rows)
+    """Return a statement for so many records.
+
+    OR FAIL: where it fails midway its transaction is rolled back, so it needs no journal to undo its own rows by."""
+    return "INSERT OR FAIL INTO records VALUES " + ", ".join([f"({', '.join('?' * _COLUMNS)})"] * rows)

@@ -229,6 +229,41 @@ def test_a_log_of_another_layout_is_refused(log: SqliteEventLog, tmp_path: Path)
         SqliteEventLog(tmp_path / "log.db", 2, 0.01)
 
 
+def test_a_batch_that_fails_midway_leaves_nothing(completion: Callable[..., Completion], tmp_path: Path) -> None:
+    """Its statement does not undo its own rows: the transaction does."""
+    log = SqliteEventLog(tmp_path / "log.db", 1, 0.01)
+    log.append_blocking(Topic.TURNS, [completion()])
+    with sqlite3.connect(tmp_path / "log.db") as other:  # takes an offset, and leaves no trace in the order
+        other.execute("INSERT INTO records VALUES (0, ?, 0, 3, 0, x'')", (Topic.TURNS,))
+    other.close()
+    with pytest.raises(LogError, match=r"log\.db"):
+        log.append_blocking(Topic.TURNS, [completion() for _ in range(5)])
+    with sqlite3.connect(tmp_path / "log.db") as other:
+        kept = other.execute("SELECT record_offset FROM records ORDER BY record_offset").fetchall()
+        other.execute("DELETE FROM records WHERE record_offset = 3")
+    other.close()
+    assert kept == [(0,), (3,)]
+    assert [place.offset for place in log.append_blocking(Topic.TURNS, [completion(), completion()])] == [1, 2]
+    log.close()
+
+
+def test_a_file_with_pages_of_another_size_is_read_and_written(
+    completion: Callable[..., Completion], tmp_path: Path
+) -> None:
+    with sqlite3.connect(tmp_path / "log.db") as older:
+        older.execute("PRAGMA page_size=4096")
+        older.execute("PRAGMA journal_mode=WAL")
+        older.execute("CREATE TABLE other (name TEXT)")
+    older.close()
+    log = SqliteEventLog(tmp_path / "log.db", 2, 0.01)
+    log.append_blocking(Topic.TURNS, [completion() for _ in range(40)])
+    assert len(read_all(log)) == 40
+    log.close()
+    with sqlite3.connect(tmp_path / "log.db") as opened:
+        assert opened.execute("PRAGMA page_size").fetchone() == (4096,)
+    opened.close()
+
+
 def test_what_is_acknowledged_is_on_the_disk(tmp_path: Path) -> None:
     """A commit of the log waits for the disk, and one of the store: no loss of the host's memory undoes it."""
     log = connect(tmp_path / "log.db", 5.0)
