@@ -46,10 +46,10 @@ def client_of(user_agent: str | None) -> str:
     return next((name for beginning, name in _KNOWN if said.startswith(beginning)), "other")
 
 
-def count_ignored(user_agent: str | None, names: tuple[str, ...]) -> None:
+def count_ignored(client: str, names: tuple[str, ...]) -> None:
     """Count what a request asked for and did not get."""
     for name in names:
-        IGNORED_FIELDS.labels(client_of(user_agent), name).inc()
+        IGNORED_FIELDS.labels(client, name).inc()
 
 
 def count_refused(namespace: Namespace | None, user_agent: str | None, protocol: Protocol, error: RequestError) -> None:

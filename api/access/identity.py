@@ -102,6 +102,7 @@ class KeyRing:
         _check_namespaces(settings, stored)
         _check_names(settings)
         self._settings, self._now = settings, now
+        self._is_local = is_loopback(settings.host)
         self.namespaces = None if stored is None else _namespaces(settings, stored)
         """Those that it began with; None where the store, which may have more, did not answer."""
         self._user_key = hashlib.blake2b(settings.user_hash_key.encode(), digest_size=32).digest()
@@ -189,7 +190,7 @@ class KeyRing:
     def is_needed(self) -> bool:
         """True where only who has a key is known; once the store has had one, for good."""
         has_none = not self._configured and self._stored is not None and not self._stored
-        return not (has_none and is_loopback(self._settings.host))
+        return not (has_none and self._is_local)
 
     @property
     def is_shared(self) -> bool:

@@ -39,6 +39,8 @@ def header_text(headers: Headers, name: bytes) -> str | None:
 
 def hint_text(headers: Headers, name: bytes) -> str | None:
     """Return a header on which no answer depends as text: None also when it is not printable ASCII."""
+    if name not in headers:
+        return None
     try:
         return header_text(headers, name)
     except InvalidRequest:

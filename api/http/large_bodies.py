@@ -2,7 +2,7 @@
 
 import asyncio
 import mmap
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 from api.http.asgi import ClientGone, Headers, Receive
 from api.http.body_shape import Raw
@@ -79,15 +79,16 @@ class Bodies:
         Raises TooLarge past the limit, without reading on; Overloaded, ClientGone, InvalidRequest and
         UnsupportedMediaType for compression that is none, or is not taken."""
         inflater = None if as_sent else inflater_of(headers)
-        with ExitStack() as undo:
-            body = Body(self)
-            undo.callback(body.release)
+        body = Body(self)
+        try:
             declared = self._declared(headers)
             if declared is not None and declared > self._large:
                 self._require_room(declared)
             most = self._limit if declared is None or inflater is not None else declared
             await self._read(receive, body, most, inflater)
-            undo.pop_all()
+        except BaseException:
+            body.release()
+            raise
         return body
 
     def _declared(self, headers: Headers) -> int | None:

@@ -9,6 +9,7 @@ from typing import Final, Generic, TypeVar
 V = TypeVar("V")
 ENTRY_BYTES: Final = 160
 """What an entry takes beside its texts."""
+_NOTHING: Final = (None, 0)
 
 
 def bytes_of(*texts: str) -> int:
@@ -25,9 +26,8 @@ class Recent(Generic[V]):
         self.weight = 0
 
     def put(self, key: Hashable, value: V, weight: int) -> None:
-        self.drop(key)
+        self.weight += weight - self._entries.pop(key, _NOTHING)[1]
         self._entries[key] = (value, weight)
-        self.weight += weight
         while self.weight > self._max_weight and len(self._entries) > 1:
             self.drop_oldest()
 
@@ -40,7 +40,7 @@ class Recent(Generic[V]):
 
     def drop(self, key: Hashable) -> int:
         """Drop the entry, if there is one, and return what it weighed."""
-        _, weight = self._entries.pop(key, (None, 0))
+        weight = self._entries.pop(key, _NOTHING)[1]
         self.weight -= weight
         return weight
 

@@ -9,7 +9,7 @@ import msgspec
 from api.access.clients import count_ignored
 from api.access.context import Context
 from api.access.identity import Identity
-from api.http.asgi import Headers, hint_text
+from api.http.asgi import Headers
 from api.protocols.sampling import (
     check_choices,
     check_generation,
@@ -85,10 +85,10 @@ def understand(
     _check_shown(context, body)
     names = named([*found, *unforced])
     refuse_if_strict(headers, names)
-    count_ignored(hint_text(headers, b"user-agent"), names)
-    tools = tuple(msgspec.to_builtins(tool) for tool in body.tools or ())
+    count_ignored(intake.client, names)
+    tools = tuple(msgspec.to_builtins(body.tools or ()))
     shown = [canonical(message) for message in body.messages]
-    messages = tuple(msgspec.to_builtins(message) for message in body.messages)
+    messages = tuple(msgspec.to_builtins(body.messages))
     intake = with_purpose(intake, shown)
     transcript = Transcript(shown, tools, intake.speaker)
     marks = marks_shown(intake, shown)

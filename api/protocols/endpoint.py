@@ -1,8 +1,8 @@
 """The part that all generating routes share: from HTTP request to HTTP answer, streamed or whole."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from api.access.clients import count_refused
@@ -50,8 +50,11 @@ class GenerationEndpoint:
             of_user = await self._context.quotas.admit_user(identity.namespace, intake.user_id, intake.priority)
             exchange.limits = merged(merged(limits, admitted), of_user)
             async with HangUp(receive):
-                with self._place_of(exchange), self._charged(exchange):
-                    await (_stream if exchange.streams else _answer)(exchange, send)
+                with self._place_of(exchange):
+                    try:
+                        await (_stream if exchange.streams else _answer)(exchange, send)
+                    finally:
+                        self._charge(exchange)
         except (RequestError, Unavailable) as error:
             if identity is not None:
                 services.live_state.count(identity.namespace, ERRORS)
@@ -67,15 +70,11 @@ class GenerationEndpoint:
         is_low = exchange.plan.intake.priority == "low"
         return self._context.low_places.take(len(exchange.turns)) if is_low else nullcontext()
 
-    @contextmanager
-    def _charged(self, exchange: Exchange) -> Iterator[None]:
+    def _charge(self, exchange: Exchange) -> None:
         """Count what the exchange used, once it has ended, however it did."""
-        try:
-            yield
-        finally:
-            if exchange.was_begun and self._context.quotas.are_set:
-                intake, use = exchange.plan.intake, Use(tokens=exchange.used_tokens)
-                self._context.background.spawn(self._context.quotas.charge(intake.identity, intake.user_id, use))
+        if self._context.quotas.are_set and exchange.was_begun:
+            intake, use = exchange.plan.intake, Use(tokens=exchange.used_tokens)
+            self._context.background.spawn(self._context.quotas.charge(intake.identity, intake.user_id, use))
 
     async def _read(self, identity: Identity, headers: Headers, receive: Receive) -> Exchange:
         body = await self._context.bodies.read(headers, receive)

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
 import msgspec
+from prometheus_client import Counter
 
 from api.access.services import ApiServices
 from api.turns.histories.retold import marks_in
@@ -74,8 +76,13 @@ async def find_place(
     else:
         turn_index = _turn_index(transcript, chain)
         place = await _after(services, rendering, intake, group_id, chain, turn_index, messages)
-    BRANCHES.labels(place.how).inc()
+    _count_of(place.how).inc()
     return place
+
+
+@cache
+def _count_of(how: How) -> Counter:
+    return BRANCHES.labels(how)
 
 
 def _turn_index(transcript: Transcript, parent: TokenChain | None) -> int:

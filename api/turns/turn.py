@@ -244,7 +244,8 @@ class Turn:
     def arm(self) -> Arm:
         """The arm that served the turn: one whose version no engine has is served by the live version."""
         assignment = self.plan.assignment
-        return assignment.arm if assignment.version in (None, self.policy_version) else "live"
+        is_served = assignment.version is None or assignment.version == self.policy_version
+        return assignment.arm if is_served else "live"
 
     @property
     def trainable(self) -> bool:

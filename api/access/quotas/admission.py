@@ -26,6 +26,7 @@ from core.telemetry import QUOTA_REFUSED
 Of = Literal["requests", "tokens", "stored_bytes"]
 Per = Literal["minute", "month"]
 _WINDOW_LIFE_S: Final = 120.0
+_UNLIMITED: Final[RawHeaders] = []
 _OF: Final[tuple[Of, ...]] = ("requests", "tokens", "stored_bytes")
 _WHOSE = {"namespace": "this namespace", "key": "this API key", "user": "this user"}
 
@@ -66,18 +67,21 @@ class Quotas:
         """Count a request of a key to generate; return how its limits stand.
 
         Raises TooManyRequests where its namespace or its keys have nothing left."""
-        return await self._admit(_of_key(identity), _OF, priority)
+        return await self._admit(_of_key(identity), _OF, priority) if self.are_set else _UNLIMITED
 
     async def admit_user(self, namespace: Namespace, user: UserHash | None, priority: Priority | None) -> RawHeaders:
         """Count a request of a user to generate, as `admit` does."""
-        return await self._admit(_of_user(namespace, user), _OF, priority)
+        return await self._admit(_of_user(namespace, user), _OF, priority) if self.are_set else _UNLIMITED
 
     async def admit_record(self, identity: Identity, user: UserHash | None) -> None:
         """Raise TooManyRequests where a namespace, its keys or a user may have nothing more stored."""
-        await self._admit([*_of_key(identity), *_of_user(identity.namespace, user)], ("stored_bytes",), None)
+        if self.are_set:
+            await self._admit([*_of_key(identity), *_of_user(identity.namespace, user)], ("stored_bytes",), None)
 
     async def charge(self, identity: Identity, user: UserHash | None, use: Use) -> None:
         """Count what was used, on all whose it is."""
+        if not self.are_set:
+            return
         quotas = self._quotas([*_of_key(identity), *_of_user(identity.namespace, user)])
         if not quotas:
             return
@@ -91,8 +95,6 @@ class Quotas:
             await self._live_state.spend(windows, _WINDOW_LIFE_S)
 
     def _quotas(self, accounts: Iterable[Account]) -> dict[Account, Quota]:
-        if not self.are_set:
-            return {}
         found = {account: quota_of(self._settings, account) for account in accounts}
         return {account: quota for account, quota in found.items() if quota is not None}
 

@@ -8,7 +8,7 @@ import msgspec
 from api.access.clients import count_ignored
 from api.access.context import Context
 from api.access.identity import Identity
-from api.http.asgi import Headers, hint_text
+from api.http.asgi import Headers
 from api.http.body_shape import Raw
 from api.http.foreign import decode_foreign
 from api.protocols.openai.answers import TextChoice, TextCompletion, text_logprobs, usage_of
@@ -66,7 +66,7 @@ async def plan_text(
         prompt, suffix = await away_if_large(context, identity, body_bytes, work)
         intake, ignored = redacted_intake(intake, redaction), tuple(map(redaction.text, ignored))
     refuse_if_strict(headers, ignored)
-    count_ignored(hint_text(headers, b"user-agent"), ignored)
+    count_ignored(intake.client, ignored)
     place = await place_text(services, Rendering(context, body_bytes), intake, prompt, suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
     default = services.settings.advanced.default_max_tokens

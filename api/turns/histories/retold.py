@@ -50,16 +50,16 @@ def marks_of_turn(turn: Completion, messages: Sequence[Message], *, is_named: bo
     `messages` are those of its request as the model was shown them."""
     speaker = speaker_of(turn.user_id, turn.key_id)
     places = (turn.session_id,) if is_named else (turn.session_id, None)
-    return tuple(mark for place in places for mark in _of_turn(Seed(speaker, place), turn, messages))
-
-
-def _of_turn(seed: Seed, turn: Completion, messages: Sequence[Message]) -> Iterator[str]:
-    if turn.purpose == "summary":
-        yield from _of_summary(seed, turn.text)
-        return
-    for call in turn.tool_calls[:_MOST_CALLS]:
-        yield _of_call(seed, call.id, call.name, call.arguments)
-    yield from _of_answer(seed, messages, turn.text)
+    asked, said = _asked(messages), turn.text.strip()
+    found: list[str] = []
+    for place in places:
+        seed = Seed(speaker, place)
+        if turn.purpose == "summary":
+            found += _of_summary(seed, said)
+            continue
+        found += [_of_call(seed, call.id, call.name, call.arguments) for call in turn.tool_calls[:_MOST_CALLS]]
+        found += _of_answer(seed, messages, asked, said)
+    return tuple(found)
 
 
 def marks_in(speaker: str | None, session_id: SessionId | None, messages: Sequence[Message]) -> list[str]:
@@ -72,8 +72,8 @@ def marks_in(speaker: str | None, session_id: SessionId | None, messages: Sequen
         message = messages[place]
         for call in (message.get("tool_calls") or ())[:_MOST_CALLS]:
             found.append(_of_call(seed, call["id"], call["function"]["name"], call["function"]["arguments"]))
-        text = message["content"] or ""
-        found += [*_of_answer(seed, messages[:place], text), *_of_summary(seed, text)]
+        before, said = messages[:place], (message["content"] or "").strip()
+        found += [*_of_answer(seed, before, _asked(before), said), *_of_summary(seed, said)]
     users = [message for message in messages if message["role"] == "user"]
     for message in users[:_FIRST_USERS] + users[_FIRST_USERS:][-_LAST_USERS:]:
         found += _of_ends(seed, message["content"] or "")
@@ -84,7 +84,7 @@ def _of_ends(seed: Seed, text: str) -> Iterator[str]:
     """Yield the marks of what may be a summary at the end of a user's words, behind a line or some."""
     start = 0
     for _ in range(_MOST_LINES if len(text) <= _MOST_CHARACTERS else 0):
-        yield from _of_summary(seed, text[start:])
+        yield from _of_summary(seed, text[start:].strip())
         start = text.find("\n", start) + 1
         if start == 0:
             return
@@ -94,9 +94,8 @@ def _of_call(seed: Seed, call_id: str, name: str, arguments: str) -> str:
     return _digest(seed, "call", call_id, name, normal_arguments(arguments))
 
 
-def _of_answer(seed: Seed, before: Sequence[Message], text: str) -> Iterator[str]:
+def _of_answer(seed: Seed, before: Sequence[Message], asked: str, said: str) -> Iterator[str]:
     """Yield the marks of an answer: by itself within its session; else behind the answer before it, and by itself."""
-    asked, said = _asked(before), text.strip()
     if not said or not asked:
         return
     if seed.session_id is None and len(asked) + len(said) >= _LEAST_OF_BOTH:
@@ -106,8 +105,7 @@ def _of_answer(seed: Seed, before: Sequence[Message], text: str) -> Iterator[str
         yield _digest(seed, "answer", asked, said)
 
 
-def _of_summary(seed: Seed, text: str) -> Iterator[str]:
-    said = text.strip()
+def _of_summary(seed: Seed, said: str) -> Iterator[str]:
     if len(said) >= _LEAST_OF_A_SUMMARY:
         yield _digest(seed, "summary", said)
 
