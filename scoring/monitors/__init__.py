@@ -6,9 +6,10 @@ from typing import Final, Literal
 
 from scoring.monitors import conduct, fidelity, level, signals, users
 from scoring.monitors.level import floor
+from scoring.monitors.tally import LEAST, LEAST_UNITS
 from scoring.monitors.watched import Watched, hear, watch, with_reward, with_roles
 from scoring.monitors.window import Finding, Window
-from scoring.monitors.window_turns import LEAST, LEAST_UNITS, WindowTurns
+from scoring.monitors.window_turns import MovedTurns, WindowTurns
 
 __all__ = [
     "LEAST",
@@ -16,6 +17,7 @@ __all__ = [
     "MONITORS",
     "Finding",
     "Monitor",
+    "MovedTurns",
     "Watched",
     "Window",
     "WindowTurns",

@@ -19,9 +19,11 @@ def simulation_shows(window: Window) -> Finding | None:
     A classifier sees which of two sessions is simulated (AUC, cross-validated) in more than 65 of a hundred pairs, and
     the figures name what gives it away. Then the model can tell, too, and what it learns in simulation may hold only
     there. `recent` are simulated turns, `reference` those of production."""
+    if len({turn.session_id for turn in window.recent}) < LEAST_SESSIONS:
+        return None
     simulated = _sessions(window.recent, is_simulated=True)
     production = _sessions(window.reference, is_simulated=False)
-    if min(len(simulated), len(production)) < LEAST_SESSIONS:
+    if len(production) < LEAST_SESSIONS:
         return None
     found = tell_apart([*simulated[-LATEST_SESSIONS:], *production[-MOST_SESSIONS:]])
     if found is None:

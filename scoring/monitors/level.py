@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from math import sqrt
 
 from core.clustered import Sums, contrast, sums
+from scoring.monitors.tally import LEAST, LEAST_UNITS, Measure
 from scoring.monitors.watched import Watched
 from scoring.monitors.window import Finding, Window
-from scoring.monitors.window_turns import LEAST, LEAST_UNITS, Measure, WindowTurns
+from scoring.monitors.window_turns import WindowTurns
 
 _MATTERS = 0.03
 _SIGMAS = 3.5

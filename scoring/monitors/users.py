@@ -2,12 +2,12 @@
 
 They look at all turns of a user, where the other monitors look at a fifth of a window at most."""
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from scoring.monitors.tally import LEAST
 from scoring.monitors.watched import Watched
 from scoring.monitors.window import Finding, Window
-from scoring.monitors.window_turns import LEAST
+from scoring.monitors.window_turns import WindowTurns
 
 _LEAST_USERS = 20
 _TOP = 0.01  # of the users, and one at least
@@ -20,28 +20,24 @@ def reward_mass(window: Window) -> Finding | None:
     had the same, and have grown."""
     if not window.reference:
         return None
-    mass: defaultdict[str, float] = defaultdict(float)
-    for turn in window.all_users:
-        mass[turn.unit] += abs(turn.value or 0.0)
-    if len(mass) < _LEAST_USERS or not sum(mass.values()):
+    masses = sorted(window.all_users.totals(_mass).values())
+    if len(masses) < _LEAST_USERS or not sum(masses):
         return None
-    top, before = top_share(list(mass.values())), window.reference.once(_reference_top)
-    figures = {"top_share": top, "reference": before, "gini": gini(list(mass.values())), "users": float(len(mass))}
-    fair = max(1, round(_TOP * len(mass))) / len(mass)
+    top, before = top_share(masses), _top_of(window.reference)
+    figures = {"top_share": top, "reference": before, "gini": gini(masses), "users": float(len(masses))}
+    fair = max(1, round(_TOP * len(masses))) / len(masses)
     return Finding(top > max(0.1, 10 * fair, 2 * before), figures)
 
 
 def feedback_rate(window: Window) -> Finding | None:
     """Find a user with more than a fifth of all feedback, and ten times that of the median user."""
-    said: Counter[str] = Counter()
-    for turn in window.all_users:
-        said[turn.unit] += len(turn.told)
-    if len(said) < _LEAST_USERS or said.total() < LEAST:
+    counts = sorted(window.all_users.totals(_feedback).values())
+    said = sum(counts)
+    if len(counts) < _LEAST_USERS or said < LEAST:
         return None
-    counts = sorted(said.values())
     most, middle = counts[-1], counts[len(counts) // 2]
-    figures = {"most": float(most), "middle": float(middle), "share": most / said.total(), "users": float(len(said))}
-    return Finding(most > 0.2 * said.total() and most > 10 * max(1, middle), figures)
+    figures = {"most": most, "middle": middle, "share": most / said, "users": float(len(counts))}
+    return Finding(most > 0.2 * said and most > 10 * max(1, middle), figures)
 
 
 def gini(masses: Sequence[float]) -> float:
@@ -56,8 +52,14 @@ def top_share(masses: Sequence[float]) -> float:
     return sum(sorted(masses)[-top:]) / sum(masses)
 
 
-def _reference_top(turns: Sequence[Watched]) -> float:
-    mass: defaultdict[str, float] = defaultdict(float)
-    for turn in turns:
-        mass[turn.unit] += abs(turn.value or 0.0)
-    return top_share(list(mass.values())) if sum(mass.values()) else 0.0
+def _top_of(turns: WindowTurns) -> float:
+    masses = turns.totals(_mass).values()
+    return top_share(sorted(masses)) if any(masses) else 0.0
+
+
+def _mass(turn: Watched) -> Iterable[tuple[str, float]]:
+    return ((turn.unit, abs(turn.value or 0.0)),)
+
+
+def _feedback(turn: Watched) -> Iterable[tuple[str, float]]:
+    return ((turn.unit, float(len(turn.told))),)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from math import sqrt
 from statistics import fmean
 
-from core.clustered import effective_units, squared_error
+from core.clustered import squared_error
+from scoring.monitors.tally import LEAST, Measure, Pair, Summary
 from scoring.monitors.watched import Watched
-from scoring.monitors.window_turns import LEAST, LEAST_UNITS, Measure, WindowTurns
+from scoring.monitors.window_turns import WindowTurns
 
 SIGMAS = 4.0
 
@@ -43,24 +44,22 @@ class Finding:
     figures: dict[str, float]
 
 
-def rises(
-    window: Window, measure: Measure, matters: float, *, is_share: bool = False, least: int = LEAST
-) -> Finding | None:
+def rises(window: Window, measure: Measure, matters: float, *, is_share: bool = False) -> Finding | None:
     """Find whether the mean of `measure` is above the reference's by more than `matters`.
 
-    Returns None when there are too few turns to say; there must be `least` recent ones."""
-    return _differs(window, measure, 1.0, matters, is_share, least)
+    Returns None when there are too few turns to say."""
+    return differs(window.recent.summary(measure), window.reference.summary(measure), matters, is_share=is_share)
 
 
 def falls(window: Window, measure: Measure, matters: float) -> Finding | None:
     """Find whether the mean of `measure` is below the reference's by more than `matters`."""
-    return _differs(window, measure, -1.0, matters, False, LEAST)
+    return differs(window.recent.summary(measure), window.reference.summary(measure), matters, sign=-1.0)
 
 
-def _differs(
-    window: Window, measure: Measure, sign: float, matters: float, is_share: bool, least: int
+def differs(
+    now: Summary, before: Summary, matters: float, *, is_share: bool = False, sign: float = 1.0, least: int = LEAST
 ) -> Finding | None:
-    now, before = window.recent.summary(measure), window.reference.summary(measure)
+    """Find whether one mean is above another, or with `sign` -1 below it; there must be `least` turns of the first."""
     if not (now.is_enough(least) and before.is_enough()):
         return None
     error = sqrt(now.share_error + before.share_error if is_share else now.error + before.error)
@@ -78,22 +77,20 @@ def exceeds(window: Window, measure: Measure, most: float) -> Finding | None:
     return Finding(now.mean - most > SIGMAS * error, figures)
 
 
-def goes_with(window: Window, first: Measure, second: Measure, most: float) -> Finding | None:
+def goes_with(window: Window, pair: Pair, most: float) -> Finding | None:
     """Find whether the correlation of two measures is above `most`, whatever it was before.
 
     Returns None when there are too few turns to say, or one measure does not vary. The error is that of the mean of the
     turns' influences on it (the delta method)."""
-    measured = [(turn.unit, first(turn), second(turn)) for turn in window.recent]
-    said = [(unit, a, b) for unit, a, b in measured if a is not None and b is not None]
-    if len(said) < LEAST or effective_units([unit for unit, _, _ in said]) < LEAST_UNITS:
+    known = window.recent.correlation(pair)
+    if known is None:
         return None
-    one, other = _standardised([a for _, a, _ in said]), _standardised([b for _, _, b in said])
-    if not one or not other:
-        return None
-    found = fmean(a * b for a, b in zip(one, other, strict=True))
-    figures = {"recent": found, "reference": most, "turns": float(len(said))}
+    count, found = known
+    figures = {"recent": found, "reference": most, "turns": float(count)}
     if found <= most:
         return Finding(False, figures)
+    said = [(turn.unit, *both) for turn in window.recent if (both := pair(turn)) is not None]
+    one, other = _standardised([a for _, a, _ in said]), _standardised([b for _, _, b in said])
     influences = [a * b - found * (a**2 + b**2) / 2 for a, b in zip(one, other, strict=True)]
     error = sqrt(squared_error([(unit, value) for (unit, _, _), value in zip(said, influences, strict=True)], 0.0))
     figures["standard_error"] = error
@@ -101,9 +98,7 @@ def goes_with(window: Window, first: Measure, second: Measure, most: float) -> F
 
 
 def _standardised(values: Sequence[float]) -> list[float]:
-    """Scale values to mean 0 and variance 1; [] when they do not vary, or by less than a float can square."""
-    if min(values) == max(values):
-        return []
+    """Scale values to mean 0 and variance 1; they vary."""
     centre = fmean(values)
     deviation = sqrt(fmean((value - centre) ** 2 for value in values))
-    return [(value - centre) / deviation for value in values] if deviation else []
+    return [(value - centre) / deviation for value in values]

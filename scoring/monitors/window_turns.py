@@ -1,71 +1,45 @@
 """The turns of a window and what was measured of them, once, however often they are compared."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
-from core.clustered import effective_units, mean, smoothed, squared_error
+from scoring.monitors.tally import Measure, Pair, Products, Shares, Summary, Sums, Tally, Totals
 from scoring.monitors.watched import Watched
 
-LEAST = 50  # turns on either side
-LEAST_UNITS = 5
-
 Found = TypeVar("Found")
-Measure = Callable[[Watched], float | None]
-"""None: the turn says nothing of it. A function of a module: what it found is known by it."""
+Summed = TypeVar("Summed", bound=Sums)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """A summary of a measure over `count` turns.
-
-    `units`: the effective number of users (Kish), which is one when one user has nearly all turns. `error` and
-    `share_error`, of the mean, are squared, and are of users, whose turns resemble each other."""
-
-    count: int
-    units: float
-    mean: float
-    error: float
-
-    @property
-    def share_error(self) -> float:
-        return smoothed(self.error, self.mean, self.count)
-
-    def is_enough(self, least: int = LEAST) -> bool:
-        return self.count >= least and self.units >= LEAST_UNITS
-
-
-_NOTHING = Summary(0, 0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
 class WindowTurns(Sequence[Watched]):
     """Turns that do not change."""
 
-    turns: Sequence[Watched] = ()
-    _summaries: dict[Measure, Summary] = field(default_factory=dict, compare=False, repr=False)
-    _known: dict[Callable[..., Any], Any] = field(default_factory=dict, compare=False, repr=False)
+    def __init__(self, turns: Sequence[Watched] = ()) -> None:
+        self.turns = turns
+        self._known: dict[Callable[..., Any], Any] = {}
 
     def summary(self, measure: Measure) -> Summary:
-        if measure not in self._summaries:
-            self._summaries[measure] = self._measured(measure)
-        return self._summaries[measure]
+        return self._find(measure, lambda: self._summed(Tally, measure).summary())
+
+    def totals(self, shares: Shares) -> Mapping[str, float]:
+        return self._find(shares, lambda: self._summed(Totals, shares).totals())
+
+    def correlation(self, pair: Pair) -> tuple[int, float] | None:
+        return self._find(pair, lambda: self._summed(Products, pair).correlation())
 
     def once(self, find: Callable[[Sequence[Watched]], Found]) -> Found:
         """Return what a function of a module finds in the turns, computed once."""
-        if find not in self._known:
-            self._known[find] = find(self.turns)
-        found: Found = self._known[find]
+        return self._find(find, lambda: find(self.turns))
+
+    def _find(self, key: Callable[..., Any], find: Callable[[], Found]) -> Found:
+        if key not in self._known:
+            self._known[key] = find()
+        found: Found = self._known[key]
         return found
 
-    def _measured(self, measure: Measure) -> Summary:
-        values = [(turn.unit, value) for turn in self.turns if (value := measure(turn)) is not None]
-        if len(values) < 2:
-            return _NOTHING
-        centre = mean(values)
-        return Summary(
-            len(values), effective_units([unit for unit, _ in values]), centre, squared_error(values, centre)
-        )
+    def _summed(self, kind: Callable[[Any], Summed], of: Callable[[Watched], Any]) -> Summed:
+        sums = kind(of)
+        sums.add(self.turns)
+        return sums
 
     def __len__(self) -> int:
         return len(self.turns)
@@ -79,3 +53,32 @@ class WindowTurns(Sequence[Watched]):
     def __getitem__(self, place: slice) -> Sequence[Watched]: ...
     def __getitem__(self, place: int | slice) -> Watched | Sequence[Watched]:
         return self.turns[place]
+
+
+class MovedTurns(WindowTurns):
+    """The turns of a window that moved on: sums of those before go on where most turns are the same.
+
+    Sums belong to one of them, and are always of its turns: who goes on with them takes them away."""
+
+    def __init__(self, turns: Sequence[Watched] = (), before: "MovedTurns | None" = None) -> None:
+        super().__init__(turns)
+        self._here = dict(zip(map(id, turns), turns, strict=True))  # a turn that changed is another object
+        self._sums: dict[Callable[..., Any], Sums] = {}
+        self._sums_before: dict[Callable[..., Any], Sums] = {}
+        if before is not None:
+            there = before._here
+            self._came = [self._here[each] for each in self._here.keys() - there.keys()]
+            self._went = [there[each] for each in there.keys() - self._here.keys()]
+            if len(self._came) + len(self._went) < len(turns):
+                self._sums_before = before._sums
+
+    def _summed(self, kind: Callable[[Any], Summed], of: Callable[[Watched], Any]) -> Summed:
+        sums: Any = self._sums_before.pop(of, None)
+        if sums is None:
+            sums = super()._summed(kind, of)
+        else:
+            sums.take_away(self._went)
+            sums.add(self._came)
+        self._sums[of] = sums
+        found: Summed = sums
+        return found

@@ -1,6 +1,5 @@
 """The turns in memory, by id: each for as long as some window holds it, and always up to date."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from core.events import Outcome
@@ -13,7 +12,7 @@ Change = Callable[[Watched], Watched]
 class Turns:
     def __init__(self) -> None:
         self._turns: dict[InferenceId, Watched] = {}
-        self._holders: Counter[InferenceId] = Counter()
+        self._holders: dict[InferenceId, int] = {}
         self._sessions: dict[tuple[Namespace, SessionId], set[InferenceId]] = {}
 
     def __contains__(self, inference_id: InferenceId) -> bool:
@@ -22,15 +21,21 @@ class Turns:
     def __len__(self) -> int:
         return len(self._turns)
 
-    def get(self, ids: Iterable[InferenceId]) -> list[Watched]:
-        return [self._turns[each] for each in ids]
+    def __getitem__(self, inference_id: InferenceId) -> Watched:
+        return self._turns[inference_id]
 
-    def hold(self, turn: Watched) -> None:
-        """Add a holder. A turn that is known already stays as it is known."""
-        if turn.inference_id not in self._turns:
-            self._turns[turn.inference_id] = turn
-            self._sessions.setdefault((turn.namespace, turn.session_id), set()).add(turn.inference_id)
-        self._holders[turn.inference_id] += 1
+    def get(self, ids: Iterable[InferenceId]) -> list[Watched]:
+        return list(map(self._turns.__getitem__, ids))
+
+    def hold(self, turn: Watched) -> Watched:
+        """Add a holder, and return the turn: one that is known already stays as it is known."""
+        inference_id = turn.inference_id
+        if inference_id not in self._turns:
+            self._turns[inference_id] = turn
+            self._holders[inference_id] = 0
+            self._sessions.setdefault((turn.namespace, turn.session_id), set()).add(inference_id)
+        self._holders[inference_id] += 1
+        return self._turns[inference_id]
 
     def release(self, inference_id: InferenceId) -> None:
         """Remove a holder; the turn goes with the last one."""

@@ -9,8 +9,9 @@ No user has more than a fifth of a window, of what waits to ripen, or of the ref
 than five users, so else one who asks much would have them look away. Monitors of the users themselves look at ripe
 turns of which any number may be one user's."""
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from itertools import chain
 
 import msgspec
 
@@ -19,7 +20,8 @@ from core.events import Environment
 from core.ids import InferenceId
 from core.reward_spec import Role
 from core.settings import MonitorSettings
-from scoring.monitors import LEAST, LEAST_UNITS, Watched, Window, WindowTurns, floor, with_roles
+from scoring.monitors import LEAST, LEAST_UNITS, MovedTurns, Watched, Window, WindowTurns, floor, with_roles
+from scoring.watching.held import Held
 from scoring.watching.turns import Turns
 
 _FORMAT = 1
@@ -55,20 +57,23 @@ class Workload:
             raise msgspec.DecodeError(f"a reference of form {kept.form}")
         before = [with_roles(turn, roles) for turn in kept.turns]
         self._reference = [turn.inference_id for turn in before]
+        self._of_reference = Counter(turn.unit for turn in before)
         self._frozen = WindowTurns(before) if kept.ripe else None
         for turn in () if kept.ripe else before:
             turns.hold(turn)
         self._best = WindowTurns(kept.best)
         self._ripened = 0  # turns since the best were looked for
         self._saved = self._state
-        self._latest: deque[InferenceId] = deque()
+        most = settings.window_turns
+        self._most_of_one = most // LEAST_UNITS
         self._ripening: deque[InferenceId] = deque()
-        self._ripe: deque[InferenceId] = deque()
-        self._ripening_of_all: deque[InferenceId] = deque()  # as the two above, but any number of them is one user's
-        self._ripe_of_all: deque[InferenceId] = deque()
-        self._sides: dict[Environment, deque[InferenceId]] = {"simulated": deque(), "production": deque()}
+        self._ripening_of: Counter[str] = Counter()  # by user
+        self._latest, self._ripe = Held(turns, most), Held(turns, most)
+        self._ripening_of_all: deque[InferenceId] = deque()  # this and the next: any number of them is one user's
+        self._ripe_of_all = Held(turns, most, of_one=most)
+        self._sides: dict[Environment, Held] = {"simulated": Held(turns, most), "production": Held(turns, most)}
+        self._looked_at = {name: MovedTurns() for name in ("latest", "ripe", "ripe_of_all", "reference")}
         self._admitted_s = self._admitted_of_all_s = float("-inf")
-        self._most_of_one = settings.window_turns // LEAST_UNITS
         self._users = {turn.unit for turn in before[:: max(1, len(before) // LEAST)]}  # some, until there are enough
         self.has_news = False
 
@@ -76,16 +81,13 @@ class Workload:
         """Add a turn; turns come in order of time."""
         if not self.has_users:
             self._users.add(turn.unit)
-        if not self._is_whole() and turn.inference_id not in self._reference:  # a restart reads those kept again
-            most = self._settings.reference_turns // LEAST_UNITS
-            if len(self._of_user(self._reference, turn.unit)) < most:
-                self._hold(self._reference, turn)
-        self._hold(self._latest, turn)
+        if self._belongs_to_reference(turn):
+            self._hold(self._reference, turn)
+            self._of_reference[turn.unit] += 1
         self._admit(turn)
-        self._hold(self._sides[turn.environment], turn)
         for window in (self._latest, self._sides[turn.environment]):
-            self._keep_few(window, turn.unit)
-            self._shorten(window, float("-inf"))
+            window.add(turn)
+            window.shorten()
         self.has_news = True
 
     def _admit(self, turn: Watched) -> None:
@@ -94,26 +96,27 @@ class Workload:
         if turn.at_s - self._admitted_of_all_s >= pause_s:
             self._admitted_of_all_s = turn.at_s
             self._hold(self._ripening_of_all, turn)
-        is_next = turn.at_s - self._admitted_s >= pause_s
-        if is_next and len(self._of_user(self._ripening, turn.unit)) < self._most_of_one:
+        if turn.at_s - self._admitted_s >= pause_s and self._ripening_of[turn.unit] < self._most_of_one:
             self._admitted_s = turn.at_s
+            self._ripening_of[turn.unit] += 1
             self._hold(self._ripening, turn)
 
     def pass_time(self, now_s: float, rewarded_s: float) -> None:
         """Move turns that are ripe. `rewarded_s`: rewards are known up to then."""
         until_s = rewarded_s - self.maturity_s
-        while self._ripening and self._at_s(self._ripening[0]) <= until_s:
-            self._ripe.append(self._ripening.popleft())
-            (turn,) = self._turns.get([self._ripe[-1]])
-            self._keep_few(self._ripe, turn.unit)
+        while self._ripening and (turn := self._turns[self._ripening[0]]).at_s <= until_s:
+            self._ripe.add(turn)
+            self._turns.release(self._ripening.popleft())
+            self._ripening_of -= Counter((turn.unit,))
             self._ripened += 1
             self.has_news = True
-        while self._ripening_of_all and self._at_s(self._ripening_of_all[0]) <= until_s:
-            self._ripe_of_all.append(self._ripening_of_all.popleft())
+        while self._ripening_of_all and (turn := self._turns[self._ripening_of_all[0]]).at_s <= until_s:
+            self._ripe_of_all.add(turn)
+            self._turns.release(self._ripening_of_all.popleft())
             self.has_news = True
         for window in (self._latest, self._ripe, self._ripe_of_all, *self._sides.values()):
-            self._shorten(window, now_s - self._settings.window_s)
-        if self._frozen is None and self._is_whole() and self._at_s(self._reference[-1]) <= until_s:
+            window.shorten(now_s - self._settings.window_s)
+        if self._frozen is None and self._is_whole() and self._turns[self._reference[-1]].at_s <= until_s:
             self._frozen = WindowTurns(self._turns.get(self._reference))
             for each in self._reference:
                 self._turns.release(each)
@@ -132,9 +135,9 @@ class Workload:
         """Return the window, without a reference while that is not whole: some monitors have bounds of their own."""
         reference = self._known_reference(ripe=ripe)
         if not ripe:
-            return Window(WindowTurns(self._turns.get(self._latest)), reference)
-        recent, of_all = (WindowTurns(self._turns.get(each)) for each in (self._ripe, self._ripe_of_all))
-        return Window(recent, reference, self._best, of_all)
+            return Window(self._moved("latest", self._latest), reference)
+        of_all = self._moved("ripe_of_all", self._ripe_of_all)
+        return Window(self._moved("ripe", self._ripe), reference, self._best, of_all)
 
     def sides(self) -> Window:
         """Return the latest simulated turns as recent ones, with the latest of production as their reference.
@@ -145,7 +148,11 @@ class Workload:
     def _known_reference(self, *, ripe: bool) -> WindowTurns:
         if self._frozen is not None:
             return self._frozen
-        return WindowTurns(self._turns.get(self._reference) if self._is_whole() and not ripe else ())
+        return self._moved("reference", self._reference) if self._is_whole() and not ripe else WindowTurns()
+
+    def _moved(self, name: str, window: Iterable[InferenceId]) -> WindowTurns:
+        self._looked_at[name] = MovedTurns(self._turns.get(window), self._looked_at[name])
+        return self._looked_at[name]
 
     @property
     def has_users(self) -> bool:
@@ -171,10 +178,16 @@ class Workload:
 
     def close(self) -> None:
         """Release all turns."""
-        kept = [] if self._frozen else self._reference
-        ripe = self._ripening, self._ripe, self._ripening_of_all, self._ripe_of_all
-        for window in (self._latest, *ripe, kept, *self._sides.values()):
-            self._let_go(window)
+        kept = self._reference if self._frozen is None else []
+        held: list[Iterable[InferenceId]] = [self._ripening, self._ripening_of_all, kept]
+        held += [self._latest, self._ripe, self._ripe_of_all, *self._sides.values()]
+        for each in chain.from_iterable(held):
+            self._turns.release(each)
+
+    def _belongs_to_reference(self, turn: Watched) -> bool:
+        if self._is_whole() or turn.inference_id in self._reference:  # a restart reads those kept again
+            return False
+        return self._of_reference[turn.unit] < self._settings.reference_turns // LEAST_UNITS
 
     def _is_whole(self) -> bool:
         return self._frozen is not None or len(self._reference) >= self._settings.reference_turns
@@ -182,25 +195,3 @@ class Workload:
     def _hold(self, window: "deque[InferenceId] | list[InferenceId]", turn: Watched) -> None:
         self._turns.hold(turn)
         window.append(turn.inference_id)
-
-    def _keep_few(self, window: "deque[InferenceId]", unit: str) -> None:
-        """Drop a user's oldest turn where the window holds too many of hers."""
-        own = self._of_user(window, unit)
-        if len(own) > self._most_of_one:
-            window.remove(own[0])
-            self._turns.release(own[0])
-
-    def _of_user(self, window: Sequence[InferenceId], unit: str) -> list[InferenceId]:
-        return [turn.inference_id for turn in self._turns.get(window) if turn.unit == unit]
-
-    def _shorten(self, window: "deque[InferenceId]", before_s: float) -> None:
-        while window and (len(window) > self._settings.window_turns or self._at_s(window[0]) < before_s):
-            self._turns.release(window.popleft())
-
-    def _let_go(self, window: Iterable[InferenceId]) -> None:
-        for each in window:
-            self._turns.release(each)
-
-    def _at_s(self, inference_id: InferenceId) -> float:
-        (turn,) = self._turns.get([inference_id])
-        return turn.at_s

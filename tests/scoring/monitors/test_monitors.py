@@ -14,7 +14,7 @@ from clean_turns import Change, turns
 from core.events import ToolCall
 from core.ids import InferenceId, SessionId
 from core.reward_spec import DerivedSpec
-from scoring.monitors import LEAST, MONITORS, Monitor, Watched, Window, watch
+from scoring.monitors import LEAST, MONITORS, Monitor, Watched, Window, WindowTurns, watch
 from scoring.monitors.signals import _gap, _shares
 from scoring.monitors.users import gini, top_share
 from scoring.monitors.watched import repetition, with_reward
@@ -270,11 +270,9 @@ def test_no_four_users_hold_releases(name: str) -> None:
 
 def test_components_of_no_mass_have_no_share() -> None:
     turn = msgspec.structs.replace(turns(0, count=1)[0], components={"style": 0.0})
-    assert _shares([turn]) == {}
-    assert _shares([msgspec.structs.replace(turn, components={"style": 3.0, "tests": -1.0})]) == {
-        "style": 0.75,
-        "tests": 0.25,
-    }
+    other = msgspec.structs.replace(turn, components={"style": 3.0, "tests": -1.0})
+    assert _shares(WindowTurns([turn])) == {}
+    assert _shares(WindowTurns([other])) == {"style": 0.75, "tests": 0.25}
 
 
 @pytest.mark.parametrize(("most", "trips"), [(20, False), (30, True)])
