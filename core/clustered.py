@@ -96,25 +96,30 @@ def contrast(mine: Mapping[str, Sums], theirs: Mapping[str, Sums]) -> Contrast:
     found = (all_ * earned_mine - on * earned) / information
     level = (earned - on * found) / all_
     share = on / all_
-    says = [mine_ - 2 * share * both + share**2 * each for each, both, mine_, _, _ in weighed]
+    twice, squared = 2 * share, share**2
+    says = [mine_ - twice * both + squared * each for each, both, mine_, _, _ in weighed]
     off = [
         (b2 - both * level - mine_ * found) - share * (b1 - each * level - both * found)
         for each, both, mine_, b1, b2 in weighed
     ]
-    units = sum(says) ** 2 / sum(each**2 for each in says)
+    units = sum(says) ** 2 / sum([each**2 for each in says])
     if units <= 1:
         return NO_CONTRAST
     variance = sum(each.deviation for side in (mine, theirs) for each in side.values()) / max(1, free)
     whole = information / all_
-    among_units = sum(each**2 for each in off) * len(off) / (len(off) - 1) / whole**2
+    among_units = sum([each**2 for each in off]) * len(off) / (len(off) - 1) / whole**2
     return Contrast(found, max(among_units, variance / whole), units)
 
 
 def _weighed(mine: Sums | None, theirs: Sums | None) -> tuple[float, float, float, float, float]:
     """Return a unit's part of the normal equations: of all its values, of mine, and of what these are worth."""
-    one, other = (0.0 if side is None else side.count / (1 + _MOVED_OTHERWISE * side.count) for side in (mine, theirs))
-    earned_mine = one * mine.mean if mine is not None else 0.0
-    earned = earned_mine + (other * theirs.mean if theirs is not None else 0.0)
+    one = other = earned_mine = earned = 0.0
+    if mine is not None:
+        one = mine.count / (1 + _MOVED_OTHERWISE * mine.count)
+        earned = earned_mine = one * mine.mean
+    if theirs is not None:
+        other = theirs.count / (1 + _MOVED_OTHERWISE * theirs.count)
+        earned += other * theirs.mean
     weight = one + other
     off = _HARD_TO_PLEASE / (1 + _HARD_TO_PLEASE * weight)
     return (
