@@ -14,7 +14,8 @@ from core.ids import InferenceId
 from core.settings import MonitorSettings
 from scoring.monitors import MONITORS, Finding, Watched, Window, WindowTurns
 from scoring.monitors.conduct import _edits, _log_surprisal, _surprisal, log_tokens
-from scoring.monitors.signals import _components, _judge_excess, _length_and_value, _value
+from scoring.monitors.level import _value
+from scoring.monitors.signals import _components, _judge_excess, _length_and_value
 from scoring.monitors.tally import Tally
 from scoring.monitors.users import _mass
 from scoring.watching.held import Held
@@ -36,7 +37,8 @@ def said_by(turns: Any) -> list[Finding | None]:
 
 
 def anew(window: Window) -> Window:
-    return Window.of(*(list(turns) for turns in (window.recent, window.reference, window.best)))
+    sides = window.recent, window.reference, window.best, window.all_users
+    return Window(*(WindowTurns(list(turns)) for turns in sides))
 
 
 def check_sums(turns: WindowTurns) -> None:
@@ -81,6 +83,7 @@ def test_a_window_that_moved_on_says_what_one_made_anew_says(seed: int) -> None:
         for window in windows.values():
             check_sums(window.recent)
             check_sums(window.reference)
+            check_sums(window.all_users)
     workload.close()
     assert len(known) == 0
 
