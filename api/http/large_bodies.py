@@ -79,16 +79,17 @@ class Bodies:
         Raises TooLarge past the limit, without reading on; Overloaded, ClientGone, InvalidRequest and
         UnsupportedMediaType for compression that is none, or is not taken."""
         inflater = None if as_sent else inflater_of(headers)
-        body = Body(self)
+        body, is_whole = Body(self), False
         try:
             declared = self._declared(headers)
             if declared is not None and declared > self._large:
                 self._require_room(declared)
             most = self._limit if declared is None or inflater is not None else declared
             await self._read(receive, body, most, inflater)
-        except BaseException:
-            body.release()
-            raise
+            is_whole = True
+        finally:
+            if not is_whole:
+                body.release()
         return body
 
     def _declared(self, headers: Headers) -> int | None:
