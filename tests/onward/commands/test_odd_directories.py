@@ -85,7 +85,7 @@ def test_an_odd_directory_is_named_in_a_line(said_by: Said, tmp_path: Path, comm
 
 
 @pytest.mark.parametrize("mode", ["embedded", "distributed"])
-def test_a_folder_in_the_addresss_place_is_named_in_a_line(tmp_path: Path, mode: str) -> None:
+def test_a_folder_in_the_addresss_place_is_named_in_a_line(said_by: Said, tmp_path: Path, mode: str) -> None:
     (tmp_path / "service.json" / "mine").mkdir(parents=True)
     (tmp_path / "onward.toml").write_text(f'mode = "{mode}"\n')
     told = said_by("run", tmp_path)
