@@ -55,8 +55,6 @@ def checked_out(version: str) -> Iterator[Path]:
         try:
             shutil.rmtree(tree / "bench")
             shutil.copytree(ROOT / "bench", tree / "bench")
-            if (tree / "serving" / "engines" / "local" / "native").exists():
-                in_tree([sys.executable, "-c", COMPILE], tree)
             yield tree
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
@@ -136,6 +134,8 @@ def main() -> None:
     names = options.names or MEASURES
     if options.against:
         with checked_out(options.against) as tree:
+            if (tree / "serving" / "engines" / "local" / "native").exists():
+                in_tree([sys.executable, "-c", COMPILE], tree)
             found, before = measured([ROOT, tree], names, options.rounds)
     else:
         (found,), before = measured([ROOT], names, options.rounds), None
