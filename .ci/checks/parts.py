@@ -46,7 +46,7 @@ CHECK = (
     Part("timed", "make timed", 120, may_be_tried_again=True),
     Part("verify", "make verify-parts", 600, may_be_tried_again=True),
     Part("clients", "make clients", 300, is_optional=True, may_be_tried_again=True, makes="clients"),
-    Part("hostile", "make hostile", 150, is_optional=True),
+    Part("hostile", "make hostile", 180, is_optional=True),
     Part("compose", "make compose-test", 360, may_be_tried_again=True, wants_containers=True),
 )
 """What a change can break cheaply."""

@@ -170,9 +170,11 @@ def _one_user_against_releases(world: World, table: HostileTable) -> None:
 def _hang_up(world: World) -> None:
     """Ask for answers of hard schemas and go, again and again, while others ask for answers of everyday ones."""
     over = threading.Event()
-    asked = hard_schemas(PLUGIN_KEY)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        hung_up = [pool.submit(hang_up, world.service.url, asked, GOES_AFTER_S, over) for _ in range(AT_ONCE)]
+        hung_up = [
+            pool.submit(hang_up, world.service.url, hard_schemas(PLUGIN_KEY), GOES_AFTER_S, over)
+            for _ in range(AT_ONCE)
+        ]
         try:
             time.sleep(HOLD_S)
             world.attack(schemas(EVERYDAY, CROWD_KEY), at_once=1)
