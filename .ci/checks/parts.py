@@ -62,7 +62,7 @@ DEEP = (
     Part("faults", "make faults", 3600),
     Part("soak", "make soak", 900),
     Part("clients", "make clients", 300, may_be_tried_again=True, makes="clients"),
-    Part("hostile", "make hostile", 150),
+    Part("hostile", "make hostile", 180),
     Part("compose", "make compose-test", 1800, wants_containers=True, environment=(("FULL", "1"),)),
 )
 """All the rest: for who changes its folders, and before a release."""

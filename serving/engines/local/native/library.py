@@ -19,15 +19,12 @@ logger = logging.getLogger(__name__)
 _SOURCE = Path(__file__).with_name("step.cpp")
 _MADE = Path(__file__).resolve().parents[4] / "build" / "native"
 _TORCH = Path(torch.__file__).parent
-_FLAGS = (
-    *("-std=c++20", "-O2", "-fPIC", "-shared", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"),
-    *("-isystem", str(_TORCH / "include")),
-    *("-L", str(_TORCH / "lib"), "-ltorch_cpu", "-lc10"),
-)
+_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
+_PLACES = ("-isystem", str(_TORCH / "include"), "-L", str(_TORCH / "lib"), "-ltorch_cpu", "-lc10")
 
 
 def path() -> Path:
-    """Return where the library of this source and this torch lies, or would lie."""
+    """Return where the library of this source and this torch lies, or would lie, wherever both are installed."""
     hasher = blake3(_SOURCE.read_bytes())
     hasher.update("\0".join((torch.__version__, sysconfig.get_platform(), *_FLAGS)).encode())
     return _MADE / f"step-{hasher.hexdigest(16)}.so"
@@ -63,7 +60,7 @@ def compile_library() -> None:
         raise OSError("there is no C++ compiler (c++, g++ or clang++)")
     made.parent.mkdir(parents=True, exist_ok=True)
     partial = made.with_suffix(".partial")
-    command = [compiler, str(_SOURCE), *_FLAGS, "-o", str(partial)]
+    command = [compiler, str(_SOURCE), *_FLAGS, *_PLACES, "-o", str(partial)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{shlex.join(command)}\n{done.stderr.strip()}")

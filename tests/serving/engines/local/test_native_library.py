@@ -50,6 +50,13 @@ def test_a_library_that_cannot_be_loaded_is_named_and_done_without(
     assert str(library.path()) in caplog.text
 
 
+def test_where_torch_is_installed_changes_nothing(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = library.path()
+    monkeypatch.setattr(library, "_TORCH", tmp_path)
+    monkeypatch.setattr(library, "_PLACES", ("-isystem", str(tmp_path / "include")))
+    assert library.path() == here
+
+
 def test_another_source_or_torch_is_another_library(
     made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
