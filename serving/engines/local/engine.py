@@ -20,7 +20,6 @@ from core.ports import Blobs, GenerateRequest, TokenChunk, Weights, WeightsRef
 from core.settings import ServingSettings
 from serving.engines.local.llama_forward import Progress
 from serving.engines.local.model import Decoder, context_length, load_decoder
-from serving.engines.local.native import library
 from serving.engines.local.probe import Probe, Texts
 from serving.engines.local.scheduler import FirstToken, Scheduler
 from serving.engines.local.sequence import Sequence
@@ -79,8 +78,6 @@ class LocalEngine:
         self._scheduler.on_first_token = hook
 
     def start(self) -> None:
-        if not library.is_loaded():
-            logger.info("steps are computed call by call: `make install` compiles them where there is a C++ compiler")
         self._scheduler.start()
 
     def close(self) -> None:

@@ -32,8 +32,9 @@ def path() -> Path:
 
 @cache
 def is_loaded() -> bool:
-    """Load the library, once; return whether it is there and fits."""
+    """Load the library, once; return whether it is there and fits, and log a warning where it is not."""
     if not path().exists():
+        logger.warning("the engine's step is computed call by call, more slowly: `make install` compiles it")
         return False
     try:
         torch.ops.load_library(path())  # type: ignore[no-untyped-call]
@@ -69,9 +70,11 @@ def compile_library() -> None:
     partial.replace(made)
 
 
-def main() -> None:
-    """Compile it, or say why not: the engine does without."""
+def main() -> int:
+    """Compile it and return 0, or say why not and return 1: the engine does without."""
     try:
         compile_library()
     except OSError as error:
         sys.stderr.write(f"The embedded engine will compute its steps call by call, more slowly: {error}\n")
+        return 1
+    return 0

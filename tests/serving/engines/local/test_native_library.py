@@ -19,13 +19,15 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_without_a_compiler_it_is_said_and_nothing_is_made(
-    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    library.main()
+    assert library.main() == 1
     assert "call by call, more slowly: there is no C++ compiler" in capsys.readouterr().err
-    assert not library.is_loaded()
     assert not NativeStep.fits(torch.empty(1))
+    assert not library.is_loaded()
+    said = [(line.levelname, line.message) for line in caplog.records]
+    assert said == [("WARNING", "the engine's step is computed call by call, more slowly: `make install` compiles it")]
 
 
 def test_a_source_that_does_not_compile_is_said_with_the_compilers_words(
@@ -34,7 +36,7 @@ def test_a_source_that_does_not_compile_is_said_with_the_compilers_words(
     broken = tmp_path / "step.cpp"
     broken.write_text("this is no C++")
     monkeypatch.setattr(library, "_SOURCE", broken)
-    library.main()
+    assert library.main() == 1
     said = capsys.readouterr().err
     assert "call by call" in said
     assert library.compiler_here() is None or str(broken) in said
