@@ -26,15 +26,8 @@ def last_word(view: View, outcome: Outcome) -> Outcome | None:
     """Return what holds instead of an outcome: the withdrawal of anything that it amends, or else its successor.
 
     Both a withdrawal and an amendment may have been taken at one moment; then no amendment after it counts, either."""
-    namespace, before, seen = outcome.namespace, outcome.supersedes, {outcome.outcome_id}
-    successor = view.outcomes.successor(namespace, outcome.outcome_id)
-    while before is not None and before not in seen:
-        seen.add(before)
-        found, rival = view.outcomes.get(namespace, before), view.outcomes.successor(namespace, before)
-        if rival is not None and rival.withdrawn:
-            return rival
-        before = None if found is None else found[0].supersedes
-    return successor
+    of = outcome.namespace, outcome.outcome_id
+    return view.outcomes.withdrawal_before(*of) or view.outcomes.successor(*of)
 
 
 async def withdraw_feedback(context: Context, identity: Identity, outcome_id: OutcomeId) -> None:

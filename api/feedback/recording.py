@@ -16,7 +16,7 @@ from api.turns.lookup import look_up, read
 from core.errors import Conflict, LogUnavailable, StoreUnavailable, Unfinished
 from core.events import Outcome
 from core.ids import Namespace, OutcomeId
-from core.store.turns import outcome_digest
+from core.store.outcomes import outcome_digest
 from core.telemetry import OUTCOMES
 from core.tracing import trace
 

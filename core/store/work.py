@@ -19,9 +19,10 @@ from core.store.newest.recent import Recent
 from core.store.offsets import Offsets, OffsetsReader
 from core.store.operators.alerts import Alerts, AlertsReader
 from core.store.operators.version_files import VersionFiles, VersionFilesReader
+from core.store.outcomes import Outcomes, OutcomesReader
 from core.store.policies import Policies, PoliciesReader, Releases, ReleasesReader
 from core.store.rewards import Rewards, RewardsReader
-from core.store.turns import Outcomes, OutcomesReader, Turns, TurnsReader
+from core.store.turns import Turns, TurnsReader
 
 
 class View:

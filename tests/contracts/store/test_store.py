@@ -8,6 +8,7 @@ from pathlib import Path
 
 import made_events
 import pytest
+from sqlalchemy import Engine, event
 from stores import Database
 
 from core.clock import from_micros, to_micros
@@ -15,7 +16,8 @@ from core.errors import ConfigError, Fenced, StoreUnavailable
 from core.events import Completion, DeadLetter, Outcome, PolicyVersion, Release, ReleaseState, Reward, Topic
 from core.ids import BASE, InferenceId, Namespace, OutcomeId, PolicyName, PolicyRef, SessionId, Version, base_ref
 from core.ports import Store, TopicPartition
-from core.store import open_sqlite, turns
+from core.store import open_sqlite
+from core.store.outcomes import outcome_digest
 
 NOW = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
 DEFAULT = Namespace("default")
@@ -189,7 +191,7 @@ def test_outcomes_are_found_by_what_they_speak_of(
         assert view.outcomes.of_turns([turn.inference_id]) == [first, amended]
         assert view.outcomes.of_turns([turn.inference_id], most=1) == [amended]
         assert view.outcomes.of_session(DEFAULT, turn.session_id) == [of_session]
-        assert view.outcomes.get(DEFAULT, first.outcome_id) == (first, turns.outcome_digest(first))
+        assert view.outcomes.get(DEFAULT, first.outcome_id) == (first, outcome_digest(first))
         assert view.outcomes.get(OTHER, first.outcome_id) is None
         assert view.outcomes.successor(DEFAULT, first.outcome_id) == amended
         assert view.outcomes.successor(DEFAULT, amended.outcome_id) is None
@@ -199,6 +201,38 @@ def test_outcomes_are_found_by_what_they_speak_of(
         work.outcomes.put([withdrawn, later])
     with store.look() as view:
         assert view.outcomes.successor(DEFAULT, first.outcome_id) == withdrawn
+
+
+def test_a_withdrawal_is_found_before_any_number_of_amendments_by_one_query(
+    store: Store, completion: Callable[..., Completion], outcome: Callable[..., Outcome]
+) -> None:
+    turn = completion()
+    ids = [OutcomeId(f"said-{number}") for number in range(2000)]
+    chain = [
+        outcome(turn, outcome_id=each, supersedes=before) for each, before in zip(ids, [None, *ids[:-1]], strict=True)
+    ]
+    circle = [outcome(turn, outcome_id=OutcomeId(each), supersedes=OutcomeId(other)) for each, other in ("ab", "ba")]
+    withdrawn = outcome(turn, value=None, supersedes=ids[0], withdrawn=True)
+    with store.work() as work:
+        work.outcomes.put([*chain, *circle, outcome(turn, namespace=OTHER, supersedes=ids[1], withdrawn=True)])
+    with store.look() as view:
+        found = [view.outcomes.withdrawal_before(DEFAULT, each) for each in (ids[0], ids[-1], circle[0].outcome_id)]
+        assert found == [None] * 3
+    with store.work() as work:
+        work.outcomes.put([withdrawn])
+    asked: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        asked.append(statement)
+
+    with store.look() as view:
+        assert view.outcomes.withdrawal_before(DEFAULT, ids[0]) is None, "it is withdrawn itself"
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            assert view.outcomes.withdrawal_before(DEFAULT, ids[-1]) == withdrawn
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+    assert [statement.split()[0] for statement in asked if statement != "BEGIN"] == ["WITH"]
 
 
 def test_what_another_namespace_says_of_a_turn_is_not_heard(
@@ -220,8 +254,8 @@ def test_an_outcomes_digest_is_of_what_was_said(
     turn = completion()
     said = outcome(turn, tags={"a": "1", "b": "2"})
     again = outcome(turn, tags={"b": "2", "a": "1"}, outcome_id=OutcomeId("x"), received_at=NOW + timedelta(hours=1))
-    assert turns.outcome_digest(said) == turns.outcome_digest(again)
-    assert turns.outcome_digest(said) != turns.outcome_digest(outcome(turn, value=False))
+    assert outcome_digest(said) == outcome_digest(again)
+    assert outcome_digest(said) != outcome_digest(outcome(turn, value=False))
 
 
 def test_rewards_leave_the_outbox_once_and_in_order(store: Store) -> None:

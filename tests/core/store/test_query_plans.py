@@ -93,6 +93,7 @@ USES: dict[str, Callable[[Any], object]] = {
     "outcomes.get": lambda view: view.outcomes.get(NAMESPACE, outcome_id(1)),
     "outcomes.which_of": lambda view: view.outcomes.which_of(NAMESPACE, [outcome_id(number) for number in MANY]),
     "outcomes.successor": lambda view: view.outcomes.successor(NAMESPACE, outcome_id(48)),
+    "outcomes.withdrawal_before": lambda view: view.outcomes.withdrawal_before(NAMESPACE, outcome_id(48)),
     "outcomes.of_turns": lambda view: view.outcomes.of_turns(IDS[:5]),
     "outcomes.of_session": lambda view: view.outcomes.of_session(NAMESPACE, SESSION),
     "rewards.put": lambda work: work.rewards.put([(0, reward(number, 1)) for number in MANY]),
@@ -235,7 +236,7 @@ def spied(connection: Connection, use: Callable[[Work], object]) -> list[tuple[s
         use(Work(connection))
     finally:
         event.remove(connection, "before_cursor_execute", note)
-    return [entry for entry in sent if entry[0].split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE")]
+    return [entry for entry in sent if entry[0].split()[0] in ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")]
 
 
 def walked(connection: Connection, statement: str, parameters: Any) -> set[str]:
