@@ -4,8 +4,22 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+SCALE: Final = 1 << 128
+"""Sums that values are added to and taken from are whole numbers of parts so small, of which nothing is lost by
+rounding: they depend on the values that are there, and on none that was. Of a double above 1e-22 no part is cut off."""
+MOST: Final = 2.0**800
+"""Beyond it a value has no number of parts, nor a square."""
 
 Values = Sequence[tuple[str, float]]  # by unit
+
+
+def parts(value: float) -> int:
+    """Return a value as a number of parts. Raises OverflowError for one that is too large, and for no number."""
+    if not -MOST < value < MOST:
+        raise OverflowError(f"{value} is not summed")
+    return int(value * SCALE)
 
 
 def mean(values: Values) -> float:
@@ -51,22 +65,23 @@ class Sums:
     """The values of one unit on one side, as the sums that comparisons need."""
 
     count: int = 0
-    total: float = 0.0
-    squares: float = 0.0
+    total: int = 0  # in parts, and the squares in parts of parts
+    squares: int = 0
 
     @property
     def mean(self) -> float:
-        return self.total / self.count
+        return self.total / (self.count * SCALE)
 
     @property
     def deviation(self) -> float:
         """The sum of squares about the mean."""
-        return max(0.0, self.squares - self.total**2 / self.count)
+        return (self.count * self.squares - self.total**2) / (self.count * SCALE**2)
 
     def change(self, value: float, sign: int = 1) -> None:
+        of_it = parts(value)
         self.count += sign
-        self.total += sign * value
-        self.squares += sign * value**2
+        self.total += sign * of_it
+        self.squares += sign * of_it * of_it
 
 
 @dataclass(frozen=True)

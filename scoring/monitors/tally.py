@@ -7,15 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import isqrt, nan
-from typing import Final
 
-from core.clustered import smoothed
+from core.clustered import MOST, SCALE, parts, smoothed
 from scoring.monitors.watched import Watched
 
 LEAST = 50  # turns on either side
 LEAST_UNITS = 5
-_SCALE: Final = 1 << 128  # values are counted in parts so small that of a double above 1e-22 none is cut off
-_MOST: Final = 2.0**800  # beyond it a value has no number of parts, nor a square
 
 Measure = Callable[[Watched], float | None]
 """None: the turn says nothing of it. A function of a module: what it found is known by it."""
@@ -47,13 +44,6 @@ class Summary:
 _NOTHING = Summary(0, 0.0, 0.0, 0.0)
 
 
-def _parts(value: float) -> int:
-    """Return a value as a number of parts. Raises OverflowError for one that is too large, and for no number."""
-    if not -_MOST < value < _MOST:
-        raise OverflowError(f"{value} is not summed")
-    return int(value * _SCALE)
-
-
 class Sums:
     """Sums over turns. One whose methods raised is of no use any more."""
 
@@ -83,13 +73,13 @@ class Tally(Sums):
             value = self._measure(turn)
             if value is None:
                 continue
-            if not -_MOST < value < _MOST:
+            if not -MOST < value < MOST:
                 self._endless += sign
                 value = 0.0
-            parts = int(value * _SCALE)
-            self._squares += sign * parts * parts
+            of_it = int(value * SCALE)
+            self._squares += sign * of_it * of_it
             count, total = changed.get(turn.unit, (0, 0))
-            changed[turn.unit] = count + sign, total + sign * parts
+            changed[turn.unit] = count + sign, total + sign * of_it
         for unit, (count, total) in changed.items():
             self._change_unit(unit, count, total)
 
@@ -112,14 +102,14 @@ class Tally(Sums):
         effective = count**2 / self._counts_squared
         if self._endless:
             return Summary(count, effective, nan, nan)
-        among_values = (count * self._squares - total**2) / (count**2 * (count - 1) * _SCALE**2)
+        among_values = (count * self._squares - total**2) / (count**2 * (count - 1) * SCALE**2)
         off = (
             count**2 * self._totals_squared
             - 2 * count * total * self._counts_by_totals
             + total**2 * self._counts_squared
         )
-        among_units = off * units / (count**4 * max(1, units - 1) * _SCALE**2)
-        return Summary(count, effective, total / (count * _SCALE), max(among_values, among_units))
+        among_units = off * units / (count**4 * max(1, units - 1) * SCALE**2)
+        return Summary(count, effective, total / (count * SCALE), max(among_values, among_units))
 
 
 class Totals(Sums):
@@ -134,13 +124,13 @@ class Totals(Sums):
         for turn in turns:
             for name, value in self._shares(turn):
                 count, total = known.get(name, (0, 0))
-                known[name] = count + sign, total + sign * _parts(value)
+                known[name] = count + sign, total + sign * parts(value)
                 if count + sign == 0:
                     del known[name]
 
     def totals(self) -> dict[str, float]:
         """Return the totals in the order of names: sums of them do not depend on which turn came first."""
-        return {name: total / _SCALE for name, (_, total) in sorted(self._of_names.items())}
+        return {name: total / SCALE for name, (_, total) in sorted(self._of_names.items())}
 
 
 class Products(Sums):
@@ -157,7 +147,7 @@ class Products(Sums):
             if found is None:
                 continue
             self._of_users[turn.unit] += sign
-            first, second = map(_parts, found)
+            first, second = map(parts, found)
             self._firsts += sign * first
             self._seconds += sign * second
             self._firsts_squared += sign * first * first

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from core.clustered import Sums
+from core.clustered import SCALE, Sums, parts
 from core.ids import InferenceId
 from serving.releases.canaries.sequential import NOTHING_KNOWN, Interval, confidence_sequence
 
@@ -43,15 +43,17 @@ class Arm(Protocol):
 
 @dataclass
 class ArmStatistics:
-    """Weighted mean of the users' mean rewards, and its error, kept as rewards come and change: in constant time."""
+    """Weighted mean of the users' mean rewards, and its error, kept as rewards come and change: in constant time.
+
+    The sums are exact, so that a reward which was taken back leaves nothing behind, however large it was."""
 
     turns: int = 0
     units: dict[str, Sums] = field(default_factory=dict)
-    _weight: float = 0.0  # sums over users of w, w m, w², w² m, w² m²
-    _sum: float = 0.0
-    _weight2: float = 0.0
-    _sum2: float = 0.0
-    _squares2: float = 0.0
+    _weight: int = 0  # sums over users of w, w m, w², w² m, w² m², in parts
+    _sum: int = 0
+    _weight2: int = 0
+    _sum2: int = 0
+    _squares2: int = 0
 
     @property
     def users(self) -> int:
@@ -85,11 +87,11 @@ class ArmStatistics:
 
     def _sum_up(self, unit: Sums, sign: int) -> None:
         weight, mean = _weight(unit), unit.mean
-        self._weight += sign * weight
-        self._sum += sign * weight * mean
-        self._weight2 += sign * weight**2
-        self._sum2 += sign * weight**2 * mean
-        self._squares2 += sign * weight**2 * mean**2
+        self._weight += sign * parts(weight)
+        self._sum += sign * parts(weight * mean)
+        self._weight2 += sign * parts(weight**2)
+        self._sum2 += sign * parts(weight**2 * mean)
+        self._squares2 += sign * parts(weight**2 * mean**2)
 
     @property
     def mean(self) -> float:
@@ -100,8 +102,9 @@ class ArmStatistics:
         """The squared error of the mean, from how far the users' means lie from it."""
         if self.users < 2:
             return math.inf
-        spread = self._squares2 - 2 * self.mean * self._sum2 + self.mean**2 * self._weight2
-        return max(0.0, spread) / self._weight**2 * self.users / (self.users - 1)
+        weight, total = self._weight, self._sum
+        spread = weight**2 * self._squares2 - 2 * weight * total * self._sum2 + total**2 * self._weight2
+        return max(0, spread) * SCALE / weight**4 * self.users / (self.users - 1)
 
 
 def difference(one: Arm, other: Arm, least_users: int, alpha: float, scale: float) -> Interval:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.clustered import contrast
 from core.ids import InferenceId
 from serving.releases.canaries.evidence import LIKENESS, ArmStatistics, RewardEvidence, difference
 
@@ -43,6 +44,21 @@ def test_what_is_kept_equals_what_is_computed_from_all(turns: list[tuple[int, fl
     assert (arm.users, arm.turns) == (len(kept), len(turns))
     assert arm.mean == pytest.approx(mean, abs=1e-9)
     assert arm.squared_error == pytest.approx(squared_error, abs=1e-9)
+
+
+@given(turns_of_users, st.sampled_from([1e12, -1e12, 1e6, 3.3]))
+def test_a_reward_that_was_taken_back_leaves_nothing_behind(turns: list[tuple[int, float]], value: float) -> None:
+    """A number may be of any size where the spec bounds none; whoever said it may amend it, or withdraw it."""
+    arm, plain = ArmStatistics(), ArmStatistics()
+    for place, (user, earned) in enumerate(turns):
+        if place == 0:
+            arm.add(str(user), value)
+        arm.add(str(user), earned)
+        plain.add(str(user), earned)
+    arm.remove(str(turns[0][0]), value)
+    assert arm == plain
+    assert (arm.mean, arm.squared_error) == (plain.mean, plain.squared_error)
+    assert contrast(arm.units, plain.units).squared_error == contrast(plain.units, plain.units).squared_error
 
 
 def test_one_user_is_one_user_however_many_turns() -> None:
