@@ -69,6 +69,8 @@ async def plan_text(
     count_ignored(intake.client, ignored)
     place = await place_text(services, Rendering(context, body_bytes), intake, prompt, suffix)
     prompt_tokens, context_length = len(place.prompt_token_ids), services.policy.context_length
+    if not prompt_tokens:
+        raise InvalidRequest("prompt: it is empty, and a text needs a beginning", param="prompt", code="empty_prompt")
     default = services.settings.advanced.default_max_tokens
     rules = services.settings.workloads.get(intake.workload)
     max_tokens = room_for_answer(prompt_tokens, context_length, body.max_tokens, "max_tokens", default, "prompt", rules)

@@ -133,6 +133,7 @@ def test_the_answer_names_the_field(quick_service: Service, fields: dict[str, An
     [
         ({"prompt": ["a", "b"]}, "prompt"),
         ({"prompt": []}, "prompt"),
+        ({"prompt": ""}, "prompt"),
         ({"prompt": [1, 2]}, "prompt"),
         ({"prompt": "x", "echo": True}, "echo"),
         ({"prompt": "x", "logprobs": 6}, "logprobs"),
