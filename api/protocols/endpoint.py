@@ -15,6 +15,7 @@ from api.access.routes import Need
 from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, hint_text, send_body, send_error
 from api.http.body_shape import Raw
 from api.http.errors import shape_of
+from api.http.large_bodies import Body
 from api.protocols.exchange import Exchange
 from api.protocols.onward_info import onward_headers
 from api.protocols.streaming import EventSender
@@ -45,11 +46,12 @@ class GenerationEndpoint:
             priority = header_priority(headers)
             limits = await admit(services.live_state, identity, priority)
             admitted = await self._context.quotas.admit(identity, priority)
-            exchange = await self._read(identity, headers, receive)
-            intake = exchange.plan.intake
-            of_user = await self._context.quotas.admit_user(identity.namespace, intake.user_id, intake.priority)
-            exchange.limits = merged(merged(limits, admitted), of_user)
+            body = await self._context.bodies.read(headers, receive)
             async with HangUp(receive):
+                exchange = await self._planned(identity, headers, body)
+                intake = exchange.plan.intake
+                of_user = await self._context.quotas.admit_user(identity.namespace, intake.user_id, intake.priority)
+                exchange.limits = merged(merged(limits, admitted), of_user)
                 with self._place_of(exchange):
                     try:
                         await (_stream if exchange.streams else _answer)(exchange, send)
@@ -76,8 +78,7 @@ class GenerationEndpoint:
             intake, use = exchange.plan.intake, Use(tokens=exchange.used_tokens)
             self._context.background.spawn(self._context.quotas.charge(intake.identity, intake.user_id, use))
 
-    async def _read(self, identity: Identity, headers: Headers, receive: Receive) -> Exchange:
-        body = await self._context.bodies.read(headers, receive)
+    async def _planned(self, identity: Identity, headers: Headers, body: Body) -> Exchange:
         try:
             return await self._plan(self._context, identity, headers, body.raw)
         finally:

@@ -8,8 +8,8 @@ import asyncio
 import resource
 import struct
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Sequence
-from typing import IO, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import IO, Any, Protocol, TypeVar
 
 from api.http.body_shape import Raw
 from api.requests.jobs import Job, Refused, Result, decode_job, decode_result, encode_job, encode_result, perform
@@ -49,7 +49,7 @@ class ThreadReader:
 
     async def away(self, work: Callable[[], T]) -> T:
         async with self._one:
-            return await asyncio.to_thread(work)
+            return await _to_its_end(asyncio.to_thread(work))
 
     async def aclose(self) -> None:
         """Do nothing: there is no process to end."""
@@ -70,25 +70,28 @@ class ProcessReader:
 
     async def away(self, work: Callable[[], T]) -> T:
         async with self._one:
-            return await asyncio.to_thread(work)
+            return await _to_its_end(asyncio.to_thread(work))
 
     async def ask(self, job: Job, body: Raw = b"") -> tuple[int, ...]:
         async with self._one:
-            process = await self._started()
-            whole = False
-            try:
-                result, is_last = await asyncio.wait_for(_exchange(process, encode_job(job), body), self._work_s)
-                whole = not is_last
-            except TimeoutError:
-                raise TooLarge(
-                    f"reading the body takes longer than {self._work_s:g} s", code="body_takes_too_long"
-                ) from None
-            except (asyncio.IncompleteReadError, OSError):
-                raise Unavailable("the process that reads large bodies has ended; another starts") from None
-            finally:
-                if not whole:  # its next answer would belong to this job and not to the next
-                    await self._give_up()
-        return _tokens(result)
+            return _tokens(await _to_its_end(self._asked(job, body)))
+
+    async def _asked(self, job: Job, body: Raw) -> Result:
+        process = await self._started()
+        whole = False
+        try:
+            result, is_last = await asyncio.wait_for(_exchange(process, encode_job(job), body), self._work_s)
+            whole = not is_last
+        except TimeoutError:
+            raise TooLarge(
+                f"reading the body takes longer than {self._work_s:g} s", code="body_takes_too_long"
+            ) from None
+        except (asyncio.IncompleteReadError, OSError):
+            raise Unavailable("the process that reads large bodies has ended; another starts") from None
+        finally:
+            if not whole:  # its next answer would belong to this job and not to the next
+                await self._give_up()
+        return result
 
     async def aclose(self) -> None:
         async with self._one:
@@ -111,6 +114,18 @@ class ProcessReader:
         if process is not None and process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Return what the work makes. Who is cancelled meanwhile waits, and the next in line with him.
+
+    A thread cannot be ended, and the process would have to start again: else hang-ups would cost all others that."""
+    begun = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(begun)
+    except asyncio.CancelledError:
+        await asyncio.gather(begun, return_exceptions=True)
+        raise
 
 
 async def _exchange(process: Process, job: bytes, body: Raw) -> tuple[Result, bool]:

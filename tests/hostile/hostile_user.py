@@ -4,18 +4,20 @@ import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import cycle
 from uuid import uuid4
 
 import aiohttp
 from hostile_requests import MODEL, Attack
 from hostile_sockets import unread
-from hostile_values import SCHEMAS
 
 _SERVED = frozenset({200})
 _HERS = {"x-onward-workload": "of-mallory"}
-_HARD = [SCHEMAS[name]["properties"]["a"] for name in ("many patterns for one text", "a great step")]
-"""Schemas that cost as much to compile as is allowed, and are refused then."""
+_NAMES = 200
+_HARD = {
+    "type": "object",
+    "patternProperties": {f"^x{number}y[a-z]{{9}}$": {"type": "integer"} for number in range(_NAMES)},
+}
+"""A schema that takes a second of a processor to compile, and next to no memory: every pattern is held against all."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ def schemas(count: int, key: str | None = None) -> Iterator[Attack]:
 
 def hard_schemas(key: str) -> Iterator[bytes]:
     """Yield whole requests for answers of schemas that are hard to compile, each of another one, without end."""
-    for hard in cycle(_HARD):
-        body = _answer_of({"type": "object", "properties": {f"a{uuid4().hex}": hard}})
+    while True:
+        body = _answer_of({"type": "object", "properties": {f"a{uuid4().hex}": _HARD}})
         yield unread("/v1/chat/completions", key, body)
 
 

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -54,6 +54,7 @@ scopes = ["chat", "feedback", "read", "admin"]
 """
 AT_ONCE = 4  # attackers
 _PATIENCE_S = 120.0
+_TRIES_GRAMMARS = "core.grammars.trial_process"
 _LOOKS_S = 0.1
 
 
@@ -137,8 +138,18 @@ class World:
         return {path: [method.upper() for method in methods] for path, methods in paths.items()}
 
     def get(self, path: str, key: str = ADMIN_KEY) -> Any:
-        with urllib.request.urlopen(urllib.request.Request(self.service.url + path, headers=bearer(key))) as answer:
-            return json.load(answer)
+        return json.loads(self._read(path, key))
+
+    def _read(self, path: str, key: str) -> bytes:
+        request = urllib.request.Request(self.service.url + path, headers=bearer(key))
+        with urllib.request.urlopen(request) as answer:
+            return bytes(answer.read())
+
+    def sample(self, name: str) -> float:
+        """Return the number that `/metrics` tells under a name without labels."""
+        lines = self._read("/metrics", ADMIN_KEY).decode().splitlines()
+        (value,) = (line.rpartition(" ")[2] for line in lines if line.rpartition(" ")[0] == name)
+        return float(value)
 
     def get_or_none(self, path: str, key: str) -> Any:
         """Return the answer, or None for a 404."""
@@ -199,6 +210,16 @@ class World:
         """Return the resident memory of the service and of all its children, by process."""
         service = psutil.Process(self.service.pid)
         return dict(_held(process) for process in [service, *service.children(recursive=True)])
+
+    def tried_s(self) -> dict[int, float]:
+        """Return the seconds of a processor that each process took in which grammars are tried."""
+        found = {}
+        for process in psutil.Process(self.service.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if _TRIES_GRAMMARS in process.cmdline():
+                    taken = process.cpu_times()
+                    found[process.pid] = taken.user + taken.system
+        return found
 
     def faults(self) -> dict[str, str]:
         """Return the components that `/readyz` reports as not ok."""

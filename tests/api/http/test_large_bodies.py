@@ -22,6 +22,7 @@ from scripted_policy import ScriptedPolicy
 from api.http.body_shape import count_values
 from api.http.large_bodies import Bodies, Body
 from api.requests import reader as reading
+from api.requests.jobs import Check
 from core.settings import BodySettings
 from core.telemetry import BODY_BYTES
 from onward.directory.layout import SHIPPED_MODEL
@@ -275,6 +276,32 @@ def test_a_reader_that_ends_is_started_again(service: Service, monkeypatch: pyte
     assert answer.status_code == 503
     assert send(service, path, body).status_code == status
     assert reader().pid != process.pid
+
+
+def test_a_hang_up_ends_no_reader(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others would wait for a new one to start."""
+
+    async def run() -> None:
+        own, given, exchange = reading.ProcessReader(READER, WAIT_S), asyncio.Event(), reading._exchange
+        check, body = Check("chat", service.services.settings.bodies.values), chat(user(b"hi"))
+
+        async def note(*asked: Any) -> Any:
+            given.set()
+            return await exchange(*asked)
+
+        monkeypatch.setattr(reading, "_exchange", note)
+        gone = asyncio.create_task(own.ask(check, body))
+        await given.wait()
+        pid = own.pid
+        try:
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+            await own.ask(check, body)
+            assert (gone.cancelled(), own.pid) == (True, pid)
+        finally:
+            await own.aclose()
+
+    asyncio.run(run())
 
 
 def test_a_body_that_takes_too_long_is_given_up(tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
 """Grammars are compiled a caller at a time: nobody waits for another's flood, and no schema is blamed for waiting."""
 
 import asyncio
+import json
+import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from urllib.parse import urlsplit
 
 import pytest
+from api_harness import MODEL, Service, wait_for
 
 from api.access.identity import Identity
 from api.turns import grammars
@@ -160,3 +165,36 @@ def test_whoever_hangs_up_again_and_again_has_one_grammar_compiled_at_a_time() -
         await until(lambda: not grammars._lines)
 
     asyncio.run(run())
+
+
+def test_a_client_that_hangs_up_leaves_the_line(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever asks and goes, again and again, has all of it compiled for nobody."""
+    held = HeldRenderer()
+    monkeypatch.setattr(service.services.renderer, "grammar", held.grammar, raising=False)
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "response_format": {"type": "json_object"}}
+
+    def in_line(count: int) -> bool:
+        return sum(line.length for line in grammars._lines.values()) == count
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(service.http.post, "/v1/chat/completions", json=body)
+        try:
+            wait_for(lambda: held.begun == 1, "a grammar that is compiled")
+            with sent(service, body):
+                wait_for(lambda: in_line(2), "one that waits for it")
+            wait_for(lambda: in_line(1), "its leave")
+            assert not first.done()
+        finally:
+            held.go.set()
+    assert held.begun == 1
+    wait_for(lambda: in_line(0), "the end of the line")
+
+
+@contextmanager
+def sent(service: Service, body: object) -> Iterator[None]:
+    """Have a client ask, who hangs up at the end of the block."""
+    raw = json.dumps(body).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", urlsplit(service.url).port)) as client:
+        client.sendall(f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw)
+        yield
