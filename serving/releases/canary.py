@@ -260,6 +260,7 @@ class Canary:
         if now_s - self._judged_s < _JUDGE_EVERY_S:
             return False
         self._judged_s = now_s
+        telemetry.RELEASE_JUDGEMENTS.inc()
         return True
 
 

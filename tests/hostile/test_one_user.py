@@ -3,7 +3,6 @@
 Nothing is promoted, rolled back or held by her alone, and she hides from nobody what becomes of others."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from itertools import chain
 
@@ -18,7 +17,7 @@ USERS = 16
 HORIZON_TURNS, GUARD_TURNS, WINDOW_TURNS = 60, 60, 50
 FLOOD = 3 * HORIZON_TURNS
 DECIDED_S = 120.0
-LOOKS_S = 2.0  # in which whoever decides has looked several times
+LOOKS = 4  # of whoever decides: the first may have begun before, and one takes no more than so many records
 AT_A_TIME = 8
 OTHERS, HERS = "others", "of-mallory"
 OF_THE_TEST = {
@@ -66,12 +65,12 @@ def test_she_neither_promotes_a_canary_nor_has_it_taken_back(world: World, publi
     _others(world, 2)
     she = _in_the_lane(world, canary)
     _ask(world, PLUGIN_KEY, [Turn(she, accepts=False, workload=(None, HERS)[n % 2]) for n in range(FLOOD)])
-    _wait_until_seen(world)
+    _wait_until_seen(world, canary)
     assert _state(world, canary) == "canary"
     assert world.get("/v1/releases")["held_by"] == []
     while _state(world, canary) == "canary":
         _others(world, 2)
-        _wait_until_seen(world)
+        _wait_until_seen(world, canary)
     assert _state(world, canary) == "live"
 
 
@@ -82,7 +81,7 @@ def test_she_hides_a_broken_canary_from_no_guard(world: World, publisher: Publis
     for _ in range(8):
         _others(world, 1, max_tokens=64)
         _ask(world, PLUGIN_KEY, hers)
-        _wait_until_seen(world)
+        _wait_until_seen(world, canary)
         if _state(world, canary) != "canary":
             break
     assert _state(world, canary) == "rolled_back"
@@ -127,10 +126,18 @@ def _ask(world: World, key: str, turns: Iterator[Turn] | list[Turn]) -> list[int
     return asyncio.run(live(world.service.url, key, turns, AT_A_TIME))
 
 
-def _wait_until_seen(world: World) -> None:
-    """Wait until all that was said is rewarded, and whoever decides has looked at it."""
+def _wait_until_seen(world: World, canary: int) -> None:
+    """Wait until all that was said is rewarded, and whoever decides has looked at it or has decided."""
     world.wait_until_read()
-    time.sleep(LOOKS_S)
+    seen = _judgements(world)
+    wait_for(
+        lambda: _judgements(world) >= seen + LOOKS or _state(world, canary) != "canary", DECIDED_S, "looks at a canary"
+    )
+
+
+def _judgements(world: World) -> int:
+    """Return how often releases were judged by their turns since the service started."""
+    return int(world.sample("onward_release_judgements_total"))
 
 
 def _state(world: World, version: int) -> str | None:
