@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import isqrt, nan
 
-from core.clustered import MOST, SCALE, parts, smoothed
+from core.clustered import SCALE, parts, smoothed
 from scoring.monitors.watched import Watched
 
 LEAST = 50  # turns on either side
@@ -73,10 +73,11 @@ class Tally(Sums):
             value = self._measure(turn)
             if value is None:
                 continue
-            if not -MOST < value < MOST:
+            try:
+                of_it = parts(value)
+            except OverflowError:
                 self._endless += sign
-                value = 0.0
-            of_it = int(value * SCALE)
+                of_it = 0
             self._squares += sign * of_it * of_it
             count, total = changed.get(turn.unit, (0, 0))
             changed[turn.unit] = count + sign, total + sign * of_it
