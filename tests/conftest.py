@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -171,6 +172,28 @@ def tiny_sglang(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SglangSer
 
     with sglang_server(MODEL, tmp_path_factory.mktemp("sglang")) as made:
         yield made
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _statements_compiled_once() -> Iterator[None]:
+    """Let all stores in files share what SQLAlchemy compiles: tests have stores of their own, with the same statements.
+
+    What is compiled is known by the very dialect, of which every engine has its own."""
+    from sqlalchemy import Engine, create_engine
+
+    from core.store.database import sqlite
+
+    first = create_engine("sqlite://", query_cache_size=10_000)
+    first.connect().close()
+    first.dispose()
+
+    def made(*given: Any, **options: Any) -> Engine:
+        engine = create_engine(*given, **options)
+        engine.dialect, engine._compiled_cache = first.dialect, first._compiled_cache
+        return engine
+
+    with patch.object(sqlite, "create_engine", made):
+        yield
 
 
 class _Schedule(LoadScopeScheduling):
