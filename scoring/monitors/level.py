@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import sqrt
 
-from core.clustered import Sums, contrast, sums
+from core.statistics.clustered import Sums, contrast, sums
 from scoring.monitors.tally import LEAST, LEAST_UNITS, Measure
 from scoring.monitors.watched import Watched
 from scoring.monitors.window import Finding, Window

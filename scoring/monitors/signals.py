@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from core.clustered import Values, effective_units, mean, squared_error
 from core.reward_spec import Role
+from core.statistics.clustered import Values, effective_units, mean, squared_error
 from scoring.monitors.conduct import log_tokens
 from scoring.monitors.tally import LEAST, LEAST_UNITS
 from scoring.monitors.watched import Watched

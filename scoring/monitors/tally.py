@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import isqrt, nan
 
-from core.clustered import SCALE, parts, smoothed
+from core.statistics.clustered import SCALE, parts, smoothed
 from scoring.monitors.watched import Watched
 
 LEAST = 50  # turns on either side
@@ -96,7 +96,7 @@ class Tally(Sums):
         self._counts_squared += now**2 - count**2
 
     def summary(self) -> Summary:
-        """Return what `core.clustered` says of the same values: `mean`, `effective_units` and `squared_error`."""
+        """Return the `mean`, `effective_units` and `squared_error` of `core.statistics.clustered`."""
         count, total, units = self._count, self._total, len(self._of_units)
         if count < 2:
             return _NOTHING

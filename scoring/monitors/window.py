@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from statistics import fmean
 
-from core.clustered import squared_error
+from core.statistics.clustered import squared_error
 from scoring.monitors.tally import LEAST, Measure, Pair, Summary
 from scoring.monitors.watched import Watched
 from scoring.monitors.window_turns import WindowTurns

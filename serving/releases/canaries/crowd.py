@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from core.clustered import contrast, together
 from core.ids import PolicyRef
 from core.settings import CanarySettings
+from core.statistics.clustered import contrast, together
 from serving.releases.canaries.evidence import ArmStatistics
 from serving.releases.canaries.guards import most_of_one
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from core.clustered import SCALE, Sums, parts
 from core.ids import InferenceId
-from serving.releases.canaries.sequential import NOTHING_KNOWN, Interval, confidence_sequence
+from core.statistics.clustered import SCALE, Sums, parts
+from core.statistics.sequential import NOTHING_KNOWN, Interval, confidence_sequence
 
 LIKENESS = 0.1
 """The intraclass correlation that turns of one user are taken to have when users are weighed. The

@@ -1,7 +1,7 @@
 """Guards: what no reward is waited for. A version that breaks is taken back within tens of turns.
 
 Each guard compares the share of bad turns under the new version with that under the one it replaces, and trips when the
-sequential interval (serving.releases.canaries.sequential) of the difference lies above what would not matter. The
+sequential interval (core.statistics.sequential) of the difference lies above what would not matter. The
 guards' alphas add up to the stated one (union bound). Latency is compared as the mean logarithm of milliseconds per
 token.
 
@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from core.clustered import Values, effective_units, mean, share_error, squared_error
 from core.events import Alarm
 from core.operations.alarms import RELEASE
+from core.statistics.clustered import Values, effective_units, mean, share_error, squared_error
+from core.statistics.sequential import confidence_sequence
 from serving.releases.canaries.observations import ServedTurn
-from serving.releases.canaries.sequential import confidence_sequence
 
 ALPHA = 0.01
 ALARMED = "an alarm holds releases"

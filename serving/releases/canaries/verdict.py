@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Literal
 
-from core.clustered import contrast
 from core.ids import UNKNOWN, PolicyRef
 from core.settings import CanarySettings
+from core.statistics.clustered import contrast
+from core.statistics.sequential import NOTHING_KNOWN, Interval, confidence_sequence
 from serving.releases.canaries.evidence import Arm, ArmStatistics, difference
 from serving.releases.canaries.guards import LEAST_TURNS, LEAST_USERS
 from serving.releases.canaries.ratchet import REFUSED_AT, RETURNED_AT, Step, behind
-from serving.releases.canaries.sequential import NOTHING_KNOWN, Interval, confidence_sequence
 
 EFFECT = 0.15
 """A difference in reward of about this size is found soonest."""

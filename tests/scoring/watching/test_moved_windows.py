@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from clean_turns import turns as clean_turns
 
-from core.clustered import effective_units, mean, squared_error
 from core.ids import InferenceId
 from core.settings import MonitorSettings
+from core.statistics.clustered import effective_units, mean, squared_error
 from scoring.monitors import MONITORS, Finding, Watched, Window, WindowTurns
 from scoring.monitors.conduct import _edits, _log_surprisal, _surprisal, log_tokens
 from scoring.monitors.level import _value

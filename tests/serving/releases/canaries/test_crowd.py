@@ -8,9 +8,9 @@ from planted import plant
 from release_world import ReleaseWorld
 
 from bench.releases.crowd_trials import WORSE, Case, is_taken_back
-from core.clustered import contrast, sums
 from core.ids import UserHash
 from core.settings import CanarySettings
+from core.statistics.clustered import contrast, sums
 from serving.releases.canaries.crowd import Crowd, crowd_of
 from serving.releases.canaries.evidence import ArmStatistics
 from serving.releases.canaries.traffic import StoreTraffic

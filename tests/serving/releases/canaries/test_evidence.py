@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.clustered import contrast
 from core.ids import InferenceId
+from core.statistics.clustered import contrast
 from serving.releases.canaries.evidence import LIKENESS, ArmStatistics, RewardEvidence, difference
 
 ALPHA = 0.05

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.settings import CanarySettings
+from core.statistics.sequential import confidence_sequence
 from serving.releases.canaries.evidence import ArmStatistics
-from serving.releases.canaries.sequential import confidence_sequence
 from serving.releases.canaries.verdict import EFFECT, CanaryVerdict, drifted, judge, judge_few
 
 SETTINGS = CanarySettings()

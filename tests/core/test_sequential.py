@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.releases.canaries.sequential import confidence_sequence
+from core.statistics.sequential import confidence_sequence
 
 ALPHA = 0.05
 errors = st.floats(1e-3, 1e2)
