@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _IN_CI = os.environ.get("ONWARD_REQUIRE_SERVICES") == "1"
 
+# Tests of releases reward few turns, and begin with version 2; one test of the controller is about the first version.
+os.environ.setdefault("ONWARD_RELEASE__FIRST_TURNS", "0")
+
 # The time of an example depends on the load of the machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # A check tries the same examples whenever it judges the same tests; everybody else's runs go on looking for new ones.

@@ -79,6 +79,10 @@ class ReleaseSettings(Section):
     """How long a controller that fell silent keeps its lease."""
     order_timeout_s: float = Field(default=60.0, gt=0)
     """How long an operator's order may wait for an engine."""
+    first_turns: int = Field(default=50, ge=0, le=1000)
+    """Turns of the first version that have a reward before another one takes its place at once: what that is compared
+    with from then on. 0: none. A canary leaves the first version users, and does not wait; nor do proposed versions,
+    and orders."""
     gate: GateSettings = GateSettings()
     """The sanity gate: bounds of a version's probe."""
     evals: EvalSettings = EvalSettings()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from core.events import PolicyVersion, ReleaseState
 from core.ids import PolicyRef
 from core.ports import Store
-from core.settings import GateSettings
+from core.settings import ReleaseSettings
 from serving.releases.gate import UsualKl
 from serving.releases.view import ReleaseView
 
@@ -19,9 +19,10 @@ class Candidates:
     """Used by the controller's thread. `current`: the one under way."""
 
     store: Store
-    gate: GateSettings
+    settings: ReleaseSettings
     asks_cases: bool
     current: PolicyRef | None = None
+    _has_first: bool = False
     _usual_kl: UsualKl = field(default_factory=UsualKl)
 
     def choose(self, view: ReleaseView) -> tuple[PolicyVersion | None, list[LastStep]]:
@@ -49,6 +50,15 @@ class Candidates:
                 steps.append((candidate.version, "superseded", f"version {chosen.version} is newer"))
         return chosen, steps
 
+    def come_too_soon(self, candidate: PolicyVersion, view: ReleaseView) -> bool:
+        """Return whether the first version still has too few rewarded turns for later ones to be compared with."""
+        least = self.settings.first_turns
+        if self._has_first or least == 0 or view.live != view.anchor or candidate.is_proposed:
+            return False
+        with self.store.look() as stored:
+            self._has_first = stored.curves.count_rewarded(view.anchor, least) >= least
+        return not self._has_first
+
     def has_proposed(self, view: ReleaseView) -> bool:
         """Return whether a proposed version could go on."""
         return any(
@@ -64,7 +74,7 @@ class Candidates:
         if candidate.is_proposed:
             return None
         updates = len(self._lineage(candidate)) - 1
-        return self._usual_kl.most(candidate.version, figures["kl_to_live"], max(1, updates), self.gate)
+        return self._usual_kl.most(candidate.version, figures["kl_to_live"], max(1, updates), self.settings.gate)
 
     def _end_of(self, candidate: PolicyVersion, view: ReleaseView) -> tuple[ReleaseState, str] | None:
         """Its last step, and why, where it cannot go live whatever the sanity gate says."""

@@ -82,7 +82,7 @@ class ReleaseController(Stage):
         self._orders = OrderExecutor(store, self._cluster, settings, vocabulary, clock)
         self._canary = Canary(log, self._cluster, settings, clock)
         self._cases = cases
-        self._candidates = Candidates(store, settings.gate, cases is not None)
+        self._candidates = Candidates(store, settings, cases is not None)
         self._swapped_at_s = float("-inf")
 
     def tick(self) -> float:
@@ -212,6 +212,8 @@ class ReleaseController(Stage):
             return self._intent(view)
         candidate, others = self._candidates.choose(view)
         is_early = self._due_in_s() > _VERIFIED_AHEAD_S
+        if candidate is not None and not is_early and not self._canary.wanted(view):
+            is_early = self._candidates.come_too_soon(candidate, view)  # a canary leaves it users
         if candidate is not None and not is_early:
             self._candidates.current = candidate.version
         if others:

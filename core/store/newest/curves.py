@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Select, Subquery, bindparam, func, select
 
 from core import codec
-from core.clock import from_micros
+from core.clock import from_micros, to_micros
 from core.events import Arm, Reward, VersionSpan
 from core.ids import InferenceId, Namespace, PolicyName, PolicyRef, SessionId, Version
 from core.store.database import tables
@@ -25,6 +25,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
 
     inference_id: InferenceId
     session_id: SessionId
+    user_id: str | None
     version: PolicyRef | None
     workload: str
     received_at: datetime
@@ -72,20 +73,25 @@ class Deed(msgspec.Struct, frozen=True, tag="completion", kw_only=True):
     latency_ms: float
 
 
+_NEWEST = (1 << 63) - 1
+_OLDEST_TIMES = 4  # as many are looked at as are to be counted
 _decode_deed = codec.decoder(Deed).decode
 _decode_reward = codec.decoder(Reward).decode
 _decode_conduct = codec.decoder(Conduct).decode
 
 
-def _rewards_from(order: ColumnElement[Any]) -> Subquery:
-    """Build the query for a namespace's first `limit` rewards in that order."""
+def _rewards_from(order: ColumnElement[Any], *which: ColumnElement[bool]) -> Subquery:
+    """Build the query for a namespace's first `limit` rewards in that order, among `which`."""
     columns = select(_rewards.c.inference_id, _rewards.c.sequence, _rewards.c.record)
-    chosen = columns.where(_rewards.c.namespace == bindparam("namespace")).order_by(order)
+    chosen = columns.where(_rewards.c.namespace == bindparam("namespace"), *which).order_by(order)
     return chosen.limit(bindparam("limit")).subquery()
 
 
 _newest = _rewards_from(_rewards.c.sequence.desc())
 _oldest = _rewards_from(_rewards.c.sequence)
+_first_before = _rewards_from(
+    _rewards.c.sequence.desc(), _rewards.c.revision == 0, _rewards.c.sequence <= bindparam("newest")
+)
 
 
 def _with_turns(found: Subquery, *columns: ColumnElement[Any]) -> Select[Any]:
@@ -94,9 +100,10 @@ def _with_turns(found: Subquery, *columns: ColumnElement[Any]) -> Select[Any]:
     return joined.order_by(found.c.sequence.desc())
 
 
-_SPOKEN = (_turns.c.policy, _turns.c.policy_version, _turns.c.workload, _turns.c.received_at)
+_SPOKEN = (_turns.c.policy, _turns.c.policy_version, _turns.c.workload, _turns.c.received_at, _turns.c.user_id)
 _WORTH = _with_turns(_newest, _newest.c.record.label("reward"), *_SPOKEN)
 _OLDEST_WORTH = _with_turns(_oldest, _oldest.c.record.label("reward"), *_SPOKEN)
+_FIRST_WORTH = _with_turns(_first_before, _first_before.c.record.label("reward"), *_SPOKEN)
 _DEEDS = _with_turns(_newest, _newest.c.record.label("reward"), _turns.c.record)
 _OLDEST_DEEDS = _with_turns(_oldest, _oldest.c.record.label("reward"), _turns.c.record)
 _CONDUCT = _with_turns(_newest, _turns.c.record)
@@ -112,6 +119,45 @@ class Curves(Repository):
     def oldest(self, namespace: Namespace, limit: int) -> list[Worth]:
         """Return the turns of the oldest `limit` revisions, each once, with the latest of these: before learning."""
         return self._worth(_OLDEST_WORTH, namespace, limit)
+
+    def first_worth(self, namespace: Namespace, limit: int, before: datetime | None = None) -> list[Worth]:
+        """Return the newest `limit` turns with the rewards they were first given, the newest first.
+
+        So turns of any age are looked at alike, with none of what users said of them later. `before`: none that was
+        rewarded after that."""
+        newest = _NEWEST if before is None else self._sequence_at(namespace, before)
+        return self._worth(_FIRST_WORTH, namespace, limit, newest=newest)
+
+    def _sequence_at(self, namespace: Namespace, when: datetime) -> int:
+        """Return the sequence of a reward about as old as `when`, before which all are: -1 where there is none.
+
+        Rewards are numbered about in the order of their time, which has no index: this halves the span of numbers
+        until it is there, each time with a step along an index."""
+        last = self._connection.execute(select(func.max(_rewards.c.sequence))).scalar()
+        at, low, high, found = to_micros(when), 0, last or 0, -1
+        while low <= high:
+            middle = (low + high) // 2
+            row = self._connection.execute(
+                select(_rewards.c.sequence, _rewards.c.decided_at)
+                .where(_rewards.c.namespace == namespace, _rewards.c.sequence <= middle)
+                .order_by(_rewards.c.sequence.desc())
+                .limit(1)
+            ).first()
+            if row is None or row.decided_at <= at:
+                found, low = found if row is None else row.sequence, middle + 1
+            else:
+                high = row.sequence - 1
+        return found
+
+    def count_rewarded(self, version: PolicyRef, most: int) -> int:
+        """Count the turns of the version that was first to serve that have a reward, up to `most`, in all namespaces.
+
+        It looks at the oldest rewards alone."""
+        oldest = select(_rewards.c.inference_id).where(_rewards.c.revision == 0)
+        found = oldest.order_by(_rewards.c.sequence).limit(_OLDEST_TIMES * most).subquery()
+        counted = select(func.count()).select_from(found).join(_turns, _turns.c.inference_id == found.c.inference_id)
+        its = _turns.c.policy == version.policy, _turns.c.policy_version == version.version
+        return min(most, self._connection.execute(counted.where(*its)).scalar_one())
 
     def arms(self, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, Arm]:
         """Return the arms that these turns were served by. Reads whole records: meant for hundreds of turns."""
@@ -141,18 +187,18 @@ class Curves(Repository):
         )
         return {_ref(row.policy, row.version): from_micros(row.at) for row in rows}
 
-    def _worth(self, query: Select[Any], namespace: Namespace, limit: int) -> list[Worth]:
-        found = [(row, _decode_reward(row.reward)) for row in self._once(query, namespace, limit)]
+    def _worth(self, query: Select[Any], namespace: Namespace, limit: int, **bounds: int) -> list[Worth]:
+        found = [(row, _decode_reward(row.reward)) for row in self._once(query, namespace, limit, **bounds)]
         return [_worth(row, reward) for row, reward in found if not reward.void]
 
     def _deeds(self, query: Select[Any], namespace: Namespace, limit: int) -> list[tuple[Deed, Reward]]:
         found = [(row, _decode_reward(row.reward)) for row in self._once(query, namespace, limit)]
         return [(_decode_deed(row.record), reward) for row, reward in found if not reward.void]
 
-    def _once(self, query: Select[Any], namespace: Namespace, limit: int) -> list[Any]:
+    def _once(self, query: Select[Any], namespace: Namespace, limit: int, **bounds: int) -> list[Any]:
         """Return the first row of each turn, which is that of its latest revision."""
         first: dict[str, Any] = {}
-        for row in self._connection.execute(query, {"namespace": namespace, "limit": limit}):
+        for row in self._connection.execute(query, {"namespace": namespace, "limit": limit, **bounds}):
             first.setdefault(row.inference_id, row)
         return list(first.values())
 
@@ -165,6 +211,7 @@ def _worth(row: Any, reward: Reward) -> Worth:
     return Worth(
         inference_id=reward.inference_id,
         session_id=reward.session_id,
+        user_id=row.user_id,
         version=None if row.policy_version is None else _ref(row.policy, row.policy_version),
         workload=row.workload,
         received_at=from_micros(row.received_at),

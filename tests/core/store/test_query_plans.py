@@ -123,6 +123,8 @@ USES: dict[str, Callable[[Any], object]] = {
         [(Heard(outcome(number), number), SESSION) for number in MANY]
     ),
     "curves.worth": lambda view: view.curves.worth(NAMESPACE, 100),
+    "curves.first_worth": lambda view: view.curves.first_worth(NAMESPACE, 100, before=NOW),
+    "curves.count_rewarded": lambda view: view.curves.count_rewarded(base_ref(1), 100),
     "curves.conduct": lambda view: view.curves.conduct(NAMESPACE, 100),
     "curves.deeds": lambda view: view.curves.deeds(NAMESPACE, 100),
     "curves.oldest_deeds": lambda view: view.curves.oldest_deeds(NAMESPACE, 100),
@@ -197,8 +199,15 @@ def test_a_sessions_turns_are_read_without_those_of_others(store: SqlStore) -> N
     assert ("turns_by_session" in plan, "turns_by_time" in plan) == (True, False), plan
 
 
-IN_ORDER = {"audit.append", "audit.head", "audit.newest", "policies.newest", "turns.newest_texts"}
-"""Queries that read from the highest key down to the limit, which SQLite calls a scan."""
+IN_ORDER = {
+    "audit.append",
+    "audit.head",
+    "audit.newest",
+    "curves.count_rewarded",
+    "policies.newest",
+    "turns.newest_texts",
+}
+"""Queries that read from one end of the keys up to a limit, which SQLite calls a scan."""
 
 WHOLE = {
     "audit.in_order",

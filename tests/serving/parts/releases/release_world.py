@@ -94,6 +94,7 @@ class ReleaseWorld:
         usual = {
             "release.lease_s": LEASE_S,
             "release.canary.enabled": "off",
+            "release.first_turns": 0,
             "serving.versions.min_swap_interval_s": 0.0,
         }
         chosen = changed(Settings(), {**usual, **settings})

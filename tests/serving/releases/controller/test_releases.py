@@ -8,6 +8,7 @@ from itertools import pairwise
 import made_events
 import pytest
 from memory_engine import FINE
+from planted import reward, turn
 from release_world import VOCABULARY, ReleaseWorld
 from stepping import step
 
@@ -45,6 +46,37 @@ def test_a_candidate_that_passes_serves(world: ReleaseWorld) -> None:
     assert world.check_one_lives() == 3
     said = [(r.version, r.state) for r in world.said() if r.by == "gate"]
     assert said == [(1, "retired"), (2, "live"), (2, "retired"), (3, "live")], "each once"
+
+
+def test_the_first_version_serves_until_there_is_enough_to_compare_with(start_world: MakeWorld) -> None:
+    """It counts turns of that version with a reward, and nothing waits a second time."""
+    world = start_world(settings={"release.first_turns": 3})
+
+    def reward_some(count: int, version: int = 1) -> None:
+        said = [turn(world, "user", version=version) for _ in range(count)]
+        with world.store.work() as work:
+            work.turns.put([*said, turn(world, "user", version=version)])
+            work.rewards.put([(0, reward(world, each, 1.0)) for each in said])
+
+    reward_some(2)
+    reward_some(3, version=2)
+    world.publish()
+    world.run()
+    assert world.states() == {1: "live", 2: "candidate"}
+    world.publish()
+    reward_some(1)
+    world.run()
+    assert world.states() == {1: "retired", 2: "superseded", 3: "live"}
+    world.carry_out("rollback", 1)
+    assert world.release() == 4
+
+
+def test_an_order_does_not_wait_for_the_first_version(start_world: MakeWorld) -> None:
+    world = start_world(settings={"release.first_turns": 3})
+    world.publish()
+    world.run()
+    world.carry_out("promote", 2)
+    assert world.states() == {1: "retired", 2: "live"}
 
 
 def test_nobody_is_said_to_be_live_before_an_engine_serves_it(world: ReleaseWorld) -> None:
