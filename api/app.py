@@ -42,6 +42,7 @@ from api.operator.figures.clients import clients_router
 from api.operator.figures.curves import curves_router
 from api.operator.figures.frontier import frontier_router
 from api.operator.figures.improvement import improvement_router
+from api.operator.figures.overview import overview_router
 from api.operator.figures.serving import serving_router
 from api.operator.fleet import fleet_router
 from api.operator.health import health_router
@@ -106,6 +107,7 @@ _ROUTERS = (
     curves_router,
     frontier_router,
     improvement_router,
+    overview_router,
     serving_router,
     audit_router,
     keys_router,

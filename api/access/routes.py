@@ -92,6 +92,7 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/v1/behaviour"): _LIST,
     ("GET", "/v1/frontier"): _LIST,
     ("GET", "/v1/improvement"): _LIST,
+    ("GET", "/v1/overview"): _LIST,
     ("GET", "/v1/clients"): _LIST,
     ("GET", "/v1/alarms"): _LIST,
     ("POST", "/v1/alarms/{alarm_id}/ack"): Need("operate", "its namespace's", deed="change"),

@@ -8,10 +8,10 @@ const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 2000
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** One figure. `over`: "time" (seconds since 1970) or "version". `show` makes a value's words; `range` of the y axis,
- * where it is fixed. */
+ * where it is fixed; `lacks`: what has to come before there is anything to draw. */
 export class Chart {
-  constructor(title, note, { over, show, range = null }) {
-    Object.assign(this, { over, show, range, plot: null, names: [], shaded: [], dotted: [], data: [[]] });
+  constructor(title, note, { over, show, range = null, lacks = "a turn that has a reward" }) {
+    Object.assign(this, { over, show, range, lacks, plot: null, names: [], shaded: [], dotted: [], data: [[]] });
     this.legend = make("div", "legend");
     this.plane = make("div", "plane");
     this.figure = make("figure", "card", make("figcaption", "", make("h3", "", title), make("small", "", note)),
@@ -40,7 +40,7 @@ export class Chart {
   empty() {
     this.plot?.destroy();
     this.plot = null;
-    this.plane.replaceChildren(make("p", "empty", "nothing yet"));
+    this.plane.replaceChildren(make("p", "empty", `Nothing yet: it begins with ${this.lacks}.`));
     this.legend.replaceChildren();
   }
 

@@ -8,6 +8,7 @@ import * as frontier from "./views/frontier.js";
 import * as gain from "./views/gain.js";
 import * as health from "./views/health.js";
 import * as learner from "./views/learner.js";
+import * as overview from "./views/overview.js";
 import * as releases from "./views/releases.js";
 import * as rewards from "./views/rewards.js";
 import * as sessions from "./views/sessions.js";
@@ -16,16 +17,17 @@ import * as story from "./views/story.js";
 const PERIOD_MS = 3000, SLOW_PERIOD_MS = 10000;
 const drawn = () => Promise.all([curves.refresh(), frontier.refresh(), learner.refresh()]);
 const REFRESH = {
+  overview: overview.refresh,
   curves: drawn, releases: releases.refresh, alarms: alarms.refresh, health: health.refresh, sessions: sessions.refresh,
   clients: clients.refresh,
 };
-const VIEWS = ["rewards", "curves", "releases", "alarms", "health", "sessions", "clients"];
-const SLOW = ["curves", "sessions", "clients"];  // what they ask for is not asked for every time
+const VIEWS = ["overview", "rewards", "curves", "releases", "alarms", "health", "sessions", "clients"];
+const SLOW = ["overview", "curves", "sessions", "clients"];  // what they ask for is not asked for every time
 const HOME = { turn: "rewards", session: "sessions" };  // what is one of a list, and the view with the list
 const problems = new Map();  // of whom: what
 let view = "";
 let lastSlow = 0;
-let opened = "rewards";  // where the story of a turn was opened
+let opened = "overview";  // where the story of a turn was opened
 let wake = () => {};
 
 function report(whose, what) {
@@ -43,14 +45,14 @@ const again = () => REFRESH[view] && attempt("view", REFRESH[view]);
 
 function route() {
   const [name, id] = location.hash.slice(1).split("/");
-  const wanted = name === "turn" && view === "sessions" ? view : HOME[name] ?? (VIEWS.includes(name) ? name : "rewards");
+  const wanted = name === "turn" && view === "sessions" ? view : HOME[name] ?? (VIEWS.includes(name) ? name : "overview");
   if (wanted !== view) enter(wanted);
   if (name === "turn" && id) {
     document.querySelector(`#${view} .beside`).append(at("story"));
     story.show(decodeURIComponent(id));
     return;
   }
-  opened = location.hash.slice(1) || "rewards";
+  opened = location.hash.slice(1) || "overview";
   story.close();
   if (name === "session" && id) sessions.show(decodeURIComponent(id));
   else if (view === "sessions") sessions.close();
@@ -147,10 +149,11 @@ for (const news of ["key", "changed"]) {
 window.addEventListener("hashchange", route);
 at("help-button").addEventListener("click", KEYS["?"]);
 rewards.begin(what => report("stream", what));
-releases.begin(what => report("order", what));
+releases.begin(what => report("order", what), again);
 curves.begin(again);
 frontier.begin(again);
 learner.begin();
+overview.begin();
 alarms.begin(again);
 sessions.begin(what => report("sessions", what));
 story.begin(back);

@@ -83,15 +83,19 @@ def policies_router(context: Context) -> APIRouter:
     async def list_policies(request: Request) -> Response:
         """Return versions, the newest first, each with its state; `live` is the one that serves now.
 
+        With `before`, those before that version; `next` is the `before` of the next page, null where there is none.
+
         `servable` says how soon each could serve again: `now`, after a `rebuild` of `about_s` seconds, or not at all
         (`lost`, which then says why).
 
         `held_by` lists the alarms under which candidates wait, until they are acknowledged or closed (of another
         namespace's only that there is one); `orders` the newest orders, with who gave them."""
-        only_parameters(request, "limit")
+        only_parameters(request, "limit", "before")
         identity = identity_of(request)
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
-        listed = await read(services, lambda view: view.policies.newest(limit))
+        before = whole_number(request, "before", LARGEST_INTEGER, LARGEST_INTEGER)
+        page = await read(services, lambda view: view.policies.newest(limit + 1, before=before))
+        listed, rest = page[:limit], page[limit:]
         soon = await read(services, lambda view: view.files.servable([policy.version for policy, _ in listed]))
         data = [_described(policy, state, soon[policy.version]) for policy, state in listed]
         switches = await read(services, lambda view: view.fleet.switches(services.cluster))
@@ -108,6 +112,7 @@ def policies_router(context: Context) -> APIRouter:
                     await read(services, lambda view: view.orders.newest(services.cluster, _ORDERS_SHOWN))
                 ),
                 "data": data,
+                "next": listed[-1][0].version if listed and rest else None,
             }
         )
 

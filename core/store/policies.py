@@ -44,12 +44,15 @@ class PoliciesReader(Repository):
         record = self._connection.execute(select(table.c.record).where(_is(table, version))).scalar()
         return None if record is None else _decode(record)
 
-    def newest(self, limit: int, policy: PolicyName = BASE) -> list[tuple[PolicyVersion, str]]:
-        """Return the newest (version, release state) pairs, the newest first."""
+    def newest(
+        self, limit: int, policy: PolicyName = BASE, *, before: int | None = None
+    ) -> list[tuple[PolicyVersion, str]]:
+        """Return the newest (version, release state) pairs, the newest first, of versions before that number."""
         table = tables.policies
+        older = () if before is None else (table.c.version < before,)
         rows = self._connection.execute(
             select(table.c.record, table.c.state)
-            .where(table.c.policy == policy, table.c.record.is_not(None))
+            .where(table.c.policy == policy, table.c.record.is_not(None), *older)
             .order_by(table.c.version.desc())
             .limit(limit)
         )

@@ -16,6 +16,12 @@ function acknowledge(alarm) {
   }));
 }
 
+function link() {
+  const found = make("a", "", "All monitors");
+  found.href = "docs/monitors/";
+  return found;
+}
+
 function row(alarm) {
   const figures = Object.entries(alarm.figures).map(([name, value]) =>
     make("div", "named", make("dt", "", plain(name)), make("dd", "", figure(value))));
@@ -24,6 +30,7 @@ function row(alarm) {
   const line = make("div", `row alarm ${alarm.severity}`,
     make("b", "", plain(alarm.monitor)), make("span", "", state(alarm.severity), state(alarm.state)),
     make("p", "", alarm.meaning),
+    alarm.advice && make("p", "", `To do: ${alarm.advice} `, link()),
     make("dl", "facts", ...figures),
     make("small", "meta", [
       `${alarm.namespace}${alarm.workload ? ` · ${alarm.workload}` : ""}`,

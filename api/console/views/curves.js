@@ -17,7 +17,7 @@ const charts = {
   versions: new Chart("Reward by version", "mean, by arm, with its 95 % band", { over: "version", show: amount }),
   parts: new Chart("Reward by part", "what each adds to a version's mean", { over: "version", show: amount }),
   latency: new Chart("Feedback to served", "from an outcome's arrival to the release of what learned from it",
-    { over: "version", show: duration }),
+    { over: "version", show: duration, lacks: "the first version that learned from feedback" }),
   conduct: new Chart("Conduct", "share of a version's turns that search, edit, run tests",
     { over: "version", show: share, range: [0, 1] }),
   effort: new Chart("Effort", "tokens for each turn", { over: "version", show: value => value.toFixed(1) }),

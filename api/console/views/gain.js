@@ -1,7 +1,10 @@
-// Whether the model is better than the one it began as: the first thing that is said on the page.
+// Whether the model is better than the one it began as, and as good as it ever was: the first thing on every page; and
+// what holds releases, with its undo.
 
-import { at, make, number, signed } from "../dom.js";
+import { at, make, number, signed, state, time } from "../dom.js";
 import { get } from "../wire.js";
+import { show } from "./overview.js";
+import { order, waysBack } from "./releases.js";
 
 const between = ({ low, high }) => ` (${signed(low)} to ${signed(high)})`;
 
@@ -19,9 +22,20 @@ function answer(found) {
 
 function lacking({ turns, needed, base_turns: base, base_needed: baseNeeded, how }, than) {
   if (turns < needed) return `${number(turns)} turns of ${number(needed)}`;
-  if (base >= baseNeeded) return "one session alone spoke";
+  if (base >= baseNeeded) return "too few users or sessions spoke";
   const served = `${number(base)} turns of ${number(baseNeeded)} by ${than}`;
   return how === "holdback" ? served : `${served}; a holdback would bring more`;
+}
+
+const of = versions => !versions ? "" : versions[0] === versions[1] ? `version ${versions[0]}, ` : `versions ${versions.join(" to ")}, `;
+
+/** The same of the newest turns, against the best before them. */
+function lately(found) {
+  if (found.verdict === "too early") return [`Its best so far: known after ${number(found.needed)} rewarded turns, ${number(found.turns)} are there`, ""];
+  const best = `its best so far (${of(found.best.versions)}until ${time(found.best.to)})`;
+  const by = `${signed(found.difference)}${between(found)}`;
+  if (found.verdict === "worse") return [`Worse than ${best}: ${by}`, "bad"];
+  return [found.verdict === "better" ? `Better than ${best} by ${by}` : `As good as ${best}: ${by}`, ""];
 }
 
 function basis(found) {
@@ -29,11 +43,24 @@ function basis(found) {
   const [first, last] = found.versions;
   const ours = `${number(found.turns)} turns of ${first === last ? `version ${first}` : `versions ${first} to ${last}`}`;
   const theirs = found.how === "holdback" ? "of users held back on it, at the same time" : "when it served; users may have changed since";
-  return `mean reward, 95 % interval: ${ours} against ${number(found.base_turns)} ${theirs}`;
+  return `mean reward, 95 % interval at every look: ${ours} against ${number(found.base_turns)} ${theirs}`;
+}
+
+/** Beside the live version: what is frozen or held, each with its undo; else the way to freeze. */
+function switches({ live, pinned, held }) {
+  at("switches").replaceChildren(
+    pinned === null ? order("pin", live, "freeze releases") : make("span", "", state("frozen"), order("unpin", pinned, "unfreeze")),
+    ...held.map(version => make("span", "", state("held"), `version ${version} `, order("unhold", version, "let it go on"))));
 }
 
 export async function refresh() {
-  const found = await get("v1/improvement");
-  const [words, kind] = answer(found);
-  at("gain").replaceChildren(make("b", kind, words), make("small", "", basis(found)));
+  const found = await get("v1/overview");
+  const [since, recent] = [answer(found.improvement), lately(found.improvement.lately)];
+  // Nothing is good while it falls: that is said first, and in no other colour.
+  const [first, second] = recent[1] ? [recent, [since[0], since[1] === "good" ? "" : since[1]]] : [since, recent];
+  at("gain").replaceChildren(make("b", first[1], first[0]), make("b", second[1], second[0]),
+    make("small", "", basis(found.improvement)));
+  switches(found);
+  waysBack(found);
+  show(found, recent[0]);
 }

@@ -8,7 +8,7 @@ const VERSIONS = 100;
 const fine = value => value.toPrecision(3);
 const share = value => `${(100 * value).toFixed(1)} %`;
 const count = value => value.toFixed(1);
-const over = (title, note, show, range = null) => new Chart(title, note, { over: "version", show, range });
+const over = (title, note, show, range = null) => new Chart(title, note, { over: "version", show, range, lacks: "an update of the learner" });
 
 /** Of each chart: itself, and its lines: {name: figure}, or a function of a version's figures. */
 const CHARTS = [

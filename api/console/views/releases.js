@@ -5,6 +5,7 @@ import { ask } from "../order.js";
 import { get } from "../wire.js";
 
 const VERSIONS = 60, STEPS = 100;
+const OPPOSITE = { pin: "unpin", unpin: "pin", hold: "unhold", unhold: "hold" };
 const MEANING = {
   promote: "Serve it now, to everybody.",
   hold: "Do nothing with it until it is promoted, rolled back or unheld.",
@@ -16,6 +17,8 @@ const MEANING = {
 const WORDS = { rollback: "roll back to" };
 const WAITS = "The order is given; the release controller has not answered yet.";
 let report = () => {};
+let before = null;  // the version before which the list begins; null: the newest
+let next = null;  // where its next page begins
 
 /** What may be done with a version, as far as its state tells; the controller has the last word. */
 function orders(policy, standing) {
@@ -25,9 +28,10 @@ function orders(policy, standing) {
   return ["promote", standing.held.includes(policy.version) ? "unhold" : "hold"];
 }
 
-function order(kind, version) {
+/** A button that asks for an order; `name`: what it says, where that is not the order's own word. */
+export function order(kind, version, name = null) {
   const words = WORDS[kind] ?? kind;
-  return button(words, kind, () => ask({
+  return button(name ?? words, kind, () => ask({
     title: `${words} version ${version}`,
     meaning: MEANING[kind],
     path: `v1/policies/${version}/${kind}`,
@@ -103,20 +107,56 @@ const step = release => make("li", release.state, make("time", "", time(release.
   make("b", "", `version ${release.version} `), state(release.state),
   make("small", "", ` by ${release.by}`), make("small", "block", release.why)));
 
-const given = order => make("li", order.error ? "rejected" : "", make("time", "", order.done_at ? time(order.done_at) : "waits"),
+const given = (order, steps) => make("li", order.error ? "rejected" : "", make("time", "", order.done_at ? time(order.done_at) : "waits"),
   make("div", "", make("b", "", `${WORDS[order.kind] ?? order.kind} version ${order.version}`),
-    make("small", "", ` by ${order.by}`), make("small", "block", order.error ? `${order.why}: refused: ${order.error}` : order.why)));
+    make("small", "", ` by ${order.by}`), make("small", "block", order.error ? `${order.why}: refused: ${order.error}` : order.why),
+    make("span", "actions", undo(order, steps))));
 
-export async function refresh() {
-  const [standing, status] = await Promise.all([get(`v1/policies?limit=${VERSIONS}`), get("v1/status")]);
-  const after = Math.max(0, (status.last_release ?? 0) - STEPS);
-  const releases = await get(`v1/releases?after=${after}&limit=${STEPS}`);
-  canary(standing.experiment);
-  refill(at("versions"), standing.data.map(policy => row(policy, standing)), "no versions yet");
-  refill(at("orders"), standing.orders.map(given), "none");
-  at("timeline").replaceChildren(...releases.data.reverse().map(step));
+/** What takes an order back, as long as nothing has followed it; null where it was refused or is not done yet. */
+function undo(given, steps) {
+  if (given.error || !given.done_at) return null;
+  if (OPPOSITE[given.kind]) return order(OPPOSITE[given.kind], given.version, "undo");
+  const served = steps.filter(each => each.state === "live");
+  if (served.at(-1)?.version !== given.version || served.length < 2) return null;
+  return order("rollback", served.at(-2).version, `undo: back to version ${served.at(-2).version}`);
 }
 
-export function begin(tell) {
+/** The newest steps of releases, the oldest of them first. */
+export async function newest(count) {
+  const status = await get("v1/status");
+  const after = Math.max(0, (status.last_release ?? 0) - count);
+  return (await get(`v1/releases?after=${after}&limit=${count}`)).data;
+}
+
+/** The ways back that are always there; `found`: the answer of `GET /v1/overview`. */
+export function waysBack({ live, improvement: { first, lately } }) {
+  const best = lately.best?.version;
+  const ways = [[first, "the base"], ...(best && best !== first ? [[best, "the best so far"]] : [])];
+  at("going-back").replaceChildren(...ways.map(([version, what]) => version === live
+    ? make("small", "", `${what}, version ${version}, serves`)
+    : order("rollback", version, `back to ${what}: version ${version}`)));
+}
+
+export { step };
+
+export async function refresh() {
+  const page = before === null ? "" : `&before=${before}`;
+  const [standing, steps] = await Promise.all([get(`v1/policies?limit=${VERSIONS}${page}`), newest(STEPS)]);
+  canary(standing.experiment);
+  refill(at("versions"), standing.data.map(policy => row(policy, standing)), "no versions yet");
+  next = standing.next;
+  at("older-versions").hidden = next === null;
+  at("newest-versions").hidden = before === null;
+  refill(at("orders"), standing.orders.map((each, place) => given(each, place ? [] : steps)), "none");
+  at("timeline").replaceChildren(...steps.reverse().map(step));
+}
+
+export function begin(tell, again) {
   report = tell;
+  const show = from => () => {
+    before = from();
+    again();
+  };
+  at("older-versions").addEventListener("click", show(() => next));
+  at("newest-versions").addEventListener("click", show(() => null));
 }

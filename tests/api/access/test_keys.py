@@ -244,7 +244,7 @@ def check_commands(service: Service, directory: Path, capsys: pytest.CaptureFixt
     wait_for(lambda: status(service, key) == (401, "revoked_api_key"))
     assert status(service, successor) == (200, None)
     capsys.readouterr()
-    commands.show(directory, {})
+    commands.show(directory, {}, as_json=False)
     shown = capsys.readouterr().out
     assert "plugin" in shown
     assert successor not in shown

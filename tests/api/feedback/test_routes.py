@@ -269,7 +269,7 @@ def test_the_document_describes_it_all(service: Service) -> None:
         "/v1/rewards/{inference_id}",
         *(f"/v1/policies/{{version}}/{kind}" for kind in ("promote", "rollback", "hold", "unhold", "pin", "unpin")),
         "/v1/turns/{inference_id}", "/v1/curves", "/v1/behaviour", "/v1/frontier", "/v1/stages",
-        "/v1/sessions", "/v1/clients", "/v1/improvement", "/v1/serving",
+        "/v1/sessions", "/v1/clients", "/v1/improvement", "/v1/overview", "/v1/serving",
         "/v1/sessions/{session_id}", "/v1/sessions/{session_id}/end", "/v1/fleet", "/v1/status", "/healthz", "/readyz",
         "/health", "/metrics", "/v1/outcomes", "/v1/feedback/batch", "/v1/continue/data",
         "/tabby/v1/completions", "/tabby/v1/events", "/tabby/v1/health", "/tabby/v1beta/server_setting",

@@ -10,6 +10,7 @@ from api_harness import Service
 from made_events import opening
 
 from core.ids import Namespace
+from core.operations.alarm_advice import ADVICE
 from core.settings import ApiKey
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -49,6 +50,7 @@ def test_an_alarm_is_shown_whole(service: Service) -> None:
         "alarm_id": "a",
         "monitor": "questions",
         "meaning": "Questions instead of risky edits.",
+        "advice": ADVICE["questions"],
         "severity": "critical",
         "state": "opened",
         "namespace": "default",

@@ -226,3 +226,14 @@ def test_what_scripts_look_for_stands_in_the_page() -> None:
     ids = {str(element.get("id")) for element in Page((CONSOLE / "index.html").read_text()).elements}
     scripts = "".join(file.read_text("utf-8") for file in console_files(".js"))
     assert set(re.findall(r'\bat\("([\w-]+)"\)', scripts)) <= ids
+
+
+def test_versions_are_listed_page_by_page(service: Service) -> None:
+    for _ in range(5):
+        put_version(service, "candidate")
+    seen, query = [], ""
+    while query is not None:
+        page = service.get(f"/v1/policies?limit=2{query}").json()
+        seen.append([version["version"] for version in page["data"]])
+        query = None if page["next"] is None else f"&before={page['next']}"
+    assert seen == [[5, 4], [3, 2], [1]]

@@ -15,7 +15,7 @@ from core.ids import SessionId
 
 __all__ = ["chromium", "open_page", "world"]  # fixtures
 
-VIEWS = ("rewards", "curves", "releases", "alarms", "health", "sessions", "clients")
+VIEWS = ("overview", "rewards", "curves", "releases", "alarms", "health", "sessions", "clients")
 WIDTHS = (400, 1600)
 FIRST, SECOND = "session-00003", "session-00004"
 
@@ -36,6 +36,7 @@ def test_it_is_there_within_a_second(open_page: OpenPage) -> None:
 def test_every_view_fits_its_window(open_page: OpenPage, width: int) -> None:
     page = open_page(width=width)
     shown = {
+        "overview": "#next-steps .row",
         "rewards": ".reward",
         "curves": "canvas",
         "releases": ".version",
@@ -135,9 +136,9 @@ def test_rewards_come_in_by_themselves_unless_paused(open_page: OpenPage, world:
     expect(first).to_contain_text(f"mark{TURNS} ")
     page.keyboard.press("p")
     put_turn(world, TURNS + 1)
-    page.keyboard.press("2")  # others are asked for meanwhile
+    page.keyboard.press("3")  # others are asked for meanwhile
     page.wait_for_selector("canvas")
-    page.keyboard.press("1")
+    page.keyboard.press("2")
     assert f"mark{TURNS} " in first.inner_text()
     page.keyboard.press("p")
     expect(first).to_contain_text(f"mark{TURNS + 1} ")
@@ -302,7 +303,7 @@ def test_what_is_wrong_is_said(world: Service, chromium: Browser) -> None:
     expect(page.locator("#problem")).to_contain_text("send an API key: Authorization: Bearer KEY")
     page.locator("#key").fill(READER)
     page.keyboard.press("Tab")
-    page.wait_for_selector(".reward")
+    page.wait_for_selector("#next-steps .row")
     expect(page.locator("#problem")).to_be_hidden()
     world.store.broken = True
     try:

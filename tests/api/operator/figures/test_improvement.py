@@ -2,14 +2,17 @@
 
 import math
 import random
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
-from api_harness import Service
+from api_harness import Service, serve
 from console_world import TURNS, VERSIONS, fill, put_rewarded, some_good
 
 from api.operator.figures.improvement import BASE_NEEDED, NEEDED
 from api.operator.figures.intervals import estimate, quantile
+from core.clock import ManualClock
 from core.ids import base_ref
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -56,16 +59,16 @@ def test_quantiles_of_none_are_none() -> None:
 
 def test_it_is_better_by_so_much(service: Service) -> None:
     put_rewarded(service.store, 1, some_good(300, 0.3), START, 0)
-    put_rewarded(service.store, 2, some_good(300, 0.5), START, 300)
+    put_rewarded(service.store, 2, some_good(300, 0.6), START, 300)
     put_rewarded(service.store, 3, some_good(300, 0.9), START, 600)  # which was taken back
     service.policy.live_version = base_ref(2)
     found = service.get("/v1/improvement").json()
     assert (found["verdict"], found["how"], found["versions"]) == ("better", "earlier", [2, 2])
     assert (found["turns"], found["base_turns"], found["first"]) == (300, 300, 1)
-    assert found["difference"] == pytest.approx(0.2)
-    wanted = 1.96 * math.sqrt((0.3 * 0.7 + 0.5 * 0.5) / 299)
-    assert found["high"] - found["difference"] == pytest.approx(wanted, rel=1e-3)
-    assert 0 < found["low"] < found["difference"]
+    assert (found["mean"], found["base_mean"]) == (pytest.approx(0.6), pytest.approx(0.3))
+    assert found["difference"] == pytest.approx(0.3, abs=0.02), "each user held against themselves"
+    at_one_look = 1.96 * math.sqrt((0.3 * 0.7 + 0.6 * 0.4) / 300)
+    assert 0 < found["low"] < found["difference"] - at_one_look
 
 
 def test_it_is_worse_or_no_different(service: Service) -> None:
@@ -77,16 +80,49 @@ def test_it_is_worse_or_no_different(service: Service) -> None:
     assert service.get("/v1/improvement").json()["verdict"] == "worse"
 
 
+def test_it_is_as_good_as_ever_until_it_falls(service: Service) -> None:
+    """The newest turns count by what they were first given, against the best that came before them."""
+
+    def lately() -> dict[str, Any]:
+        found: dict[str, Any] = service.get("/v1/improvement").json()["lately"]
+        return found
+
+    service.policy.live_version = base_ref(3)
+    put_rewarded(service.store, 1, some_good(199, 0.5), START, 0)
+    assert lately() == {"verdict": "too early", "turns": 199, "needed": 200}
+    put_rewarded(service.store, 2, some_good(401, 0.9), START, 199)
+    found = lately()
+    assert (found["verdict"], found["turns"], found["versions"]) == ("better", 300, [2, 2])
+    put_rewarded(service.store, 2, some_good(300, 0.9), START, 600)
+    assert lately()["verdict"] == "no difference"
+    put_rewarded(service.store, 3, some_good(300, 0.6), START, 900)
+    found = lately()
+    assert (found["verdict"], found["version"], found["best"]["version"]) == ("worse", 3, 2)
+    assert (found["mean"], found["best"]["mean"]) == (pytest.approx(0.6), pytest.approx(0.9))
+    assert found["low"] < found["difference"] < found["high"] < 0
+
+
+def test_a_slow_fall_shows_against_an_hour_ago(tmp_path: Path) -> None:
+    """What came just before has fallen as well, so that among the newest turns none are better."""
+    with serve(tmp_path, clock=ManualClock(START + timedelta(seconds=6000))) as service:
+        put_rewarded(service.store, 1, some_good(300, 0.9), START, 0)
+        put_rewarded(service.store, 2, some_good(3000, 0.6), START, 3000)
+        service.policy.live_version = base_ref(2)
+        found = service.get("/v1/improvement").json()["lately"]
+    assert (found["verdict"], found["best"]["version"]) == ("worse", 1)
+    assert found["best"]["to"] == "2026-01-02T00:05:01Z"
+
+
 def test_it_is_too_early_to_say(service: Service) -> None:
     assert service.get("/v1/improvement").json()["verdict"] == "first"
-    put_rewarded(service.store, 1, some_good(BASE_NEEDED - 1, 0.5), START, 0)
+    put_rewarded(service.store, 1, [0.0] * (BASE_NEEDED - 1), START, 0)
     assert service.get("/v1/improvement").json()["verdict"] == "first"
     service.policy.live_version = base_ref(2)
-    put_rewarded(service.store, 2, some_good(NEEDED - 1, 0.9), START, 1000)
-    for missing in ((2, 5000), (1, 600)):
+    put_rewarded(service.store, 2, [1.0] * (NEEDED - 1), START, 1000)
+    for missing, value in (((2, 5000), 1.0), ((1, 600), 0.0)):
         found = service.get("/v1/improvement").json()
         assert (found["verdict"], found["difference"], found["low"]) == ("too early", None, None)
-        put_rewarded(service.store, missing[0], [1.0], START, missing[1])
+        put_rewarded(service.store, missing[0], [value], START, missing[1])
     assert service.get("/v1/improvement").json()["verdict"] == "better"
 
 
@@ -99,7 +135,7 @@ def test_users_held_back_are_what_it_is_held_against(service: Service) -> None:
     service.policy.live_version = base_ref(2)
     found = service.get("/v1/improvement").json()
     assert (found["how"], found["turns"], found["base_turns"]) == ("holdback", 250, 100)
-    assert found["difference"] == pytest.approx(0.1)
+    assert found["difference"] == pytest.approx(0.1, abs=0.02)
     assert service.get("/v1/improvement?turns=3").json()["error"]["param"] == "turns"
 
 
@@ -114,7 +150,7 @@ def test_a_rollback_says_what_it_leaves_behind(service: Service) -> None:
     assert found["feedback_hours"] == pytest.approx((90 + 31) / 3600)
     told = found["reward"]
     assert (told["turns"], told["base_turns"]) == (4 * TURNS // VERSIONS, TURNS // VERSIONS)
-    assert told["difference"] == pytest.approx(told["mean"] - told["base_mean"])
+    assert told["difference"] == pytest.approx(told["mean"] - told["base_mean"], abs=0.02)
     assert told["low"] < told["difference"] < told["high"]
     means = {version["version"]: version["mean"] for version in service.get("/v1/curves").json()["versions"]}
     assert told["base_mean"] == pytest.approx(means[2])

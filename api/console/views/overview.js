@@ -1,0 +1,69 @@
+// How the service stands and what to do next: the page that an operator opens first.
+
+import { at, make, number, percent, refill, state, time } from "../dom.js";
+import { Chart, columns } from "../charts.js";
+import { get } from "../wire.js";
+import { newest, order, step } from "./releases.js";
+
+const TURNS = 3000, STEPS = 8;
+const NAMES = {
+  down: "Down", worse: "Worse", held: "Held", stuck: "Stuck", frozen: "Frozen", better: "Better",
+  "no difference": "No difference", "too early": "Too early to say", first: "As it was given",
+};
+const KINDS = { down: "bad", worse: "bad", held: "even", stuck: "even", frozen: "even", better: "good" };
+const ORDERS = { rollback: version => `back to version ${version}`, pin: () => "freeze releases", unpin: () => "unfreeze",
+  unhold: version => `let version ${version} go on` };
+const quality = new Chart("Quality", "share of turns worth more than nothing, by time, with its 95 % band",
+  { over: "time", show: value => value.toFixed(2) });
+
+const card = (title, value, kind, ...notes) => make("div", "card", make("h3", "", title),
+  make("p", `figure ${kind}`, value), ...notes.filter(Boolean).map(note => make("small", "block", note)));
+
+function nextStep({ severity, what, do: advice, view, orders }) {
+  const link = make("a", "", `see ${view}`);
+  link.href = `#${view}`;
+  const line = make("div", `row ${severity}`,
+    make("p", "", severity === "info" ? null : state(severity), make("b", "", what)), make("p", "", advice),
+    make("span", "actions", ...orders.map(({ kind, version }) => order(kind, version, ORDERS[kind](version))), link));
+  line.tabIndex = -1;
+  return make("li", "", line);
+}
+
+/** What `GET /v1/overview` says, in the page's first cards; `words`: how the newest turns stand,. */
+export function show(found, words) {
+  refill(at("next-steps"), found.next.map(nextStep), "nothing");
+  const { lately } = found.improvement;
+  at("standing").replaceChildren(
+    card("State", NAMES[found.state], KINDS[found.state] ?? "", found.next[0].what),
+    card("Against its best", { worse: "Worse", better: "Better than ever", "no difference": "As good as ever" }[lately.verdict]
+      ?? "Too early to say", { worse: "bad", better: "good" }[lately.verdict] ?? "", words),
+    card("Serves", `version ${found.live}`, "", found.live_since && `since ${time(found.live_since)} UTC`,
+      found.pinned !== null && "releases are frozen"));
+}
+
+/** What may change faster than the rest: traffic and alarms. */
+function traffic({ last_minute: minute }, { alarms }) {
+  const share = minute.requests ? minute.errors / minute.requests : 0;
+  const opened = alarms.filter(alarm => alarm.state === "opened");
+  at("traffic").replaceChildren(
+    card("The last minute", `${number(minute.turns)} turns`, "", `${number(minute.requests)} requests`,
+      `${number(minute.errors)} errors${minute.errors ? `, ${percent(share)}` : ""}`),
+    card("Open alarms", number(opened.length), opened.some(alarm => alarm.severity === "critical") ? "bad" : "",
+      ...opened.slice(0, 3).map(alarm => alarm.monitor.replaceAll("_", " "))));
+}
+
+export async function refresh() {
+  const [curves, status, alarms, steps] = await Promise.all(
+    [get(`v1/curves?turns=${TURNS}`), get("v1/status"), get("v1/alarms"), newest(STEPS)]);
+  traffic(status, alarms);
+  const over = pick => columns(curves.quality, row => Date.parse(row.at) / 1000, pick);
+  const [xs, lines] = over(({ smooth }) => ({ quality: smooth.good }));
+  quality.draw(xs, lines, { bands: { quality: [over(({ smooth }) => ({ low: smooth.good_low }))[1].low,
+    over(({ smooth }) => ({ high: smooth.good_high }))[1].high] } });
+  at("last-releases").replaceChildren(...steps.length ? steps.reverse().map(step)
+    : [make("li", "empty", "Nothing was released yet: a version comes once there is feedback to learn from.")]);
+}
+
+export function begin() {
+  at("overview-charts").append(quality.figure);
+}

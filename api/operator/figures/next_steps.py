@@ -1,0 +1,185 @@
+"""What an operator does next, from what is known of the service: the first thing on the overview.
+
+Each step says what is the matter, what to do, and where: a view of the console, or an order to give there."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from core.operations.alarm_advice import ADVICE
+from core.operations.alarms import StoredAlarm
+
+STUCK_S, STUCK_TURNS = 300.0, 200
+"""How long nothing was released, and how many turns were rewarded meanwhile, until that is the matter."""
+_ERRORS, _REQUESTS = 0.05, 20  # the share of the last minute's requests that fail, of so many at least
+
+State = Literal["down", "worse", "held", "stuck", "frozen", "better", "no difference", "too early", "first"]
+Severity = Literal["critical", "warning", "info"]
+
+
+class Order(msgspec.Struct, frozen=True):
+    """An order that would help, with the version it is about."""
+
+    kind: Literal["rollback", "pin", "unpin", "unhold"]
+    version: int
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    state: State
+    severity: Severity
+    what: str
+    do: str
+    view: str
+    orders: tuple[Order, ...] = ()
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the steps follow from.
+
+    `improvement`: the answer of `GET /v1/improvement`; `alarms`: those that the caller may see; `is_held`: whether an
+    alarm holds releases, seen or not; `rewarded_since`: turns rewarded since the last release, up to `STUCK_TURNS`."""
+
+    improvement: Mapping[str, Any]
+    components: Mapping[str, str]
+    alarms: Sequence[StoredAlarm]
+    is_held: bool
+    live: int
+    pinned: int | None
+    held: Sequence[int]
+    live_since: datetime | None
+    rewarded_since: int
+    newest_reward: datetime | None
+    requests: int
+    errors: int
+
+
+def next_steps(facts: Facts) -> list[Step]:
+    """Return what to do, the most urgent first; at least one step."""
+    steps = [*_down(facts), *_fallen(facts), *_alarmed(facts), *_failing(facts), *_stopped(facts)]
+    steps.sort(key=lambda step: ("critical", "warning", "info").index(step.severity))
+    return steps or [_well(facts)]
+
+
+def _down(facts: Facts) -> Iterator[Step]:
+    for name, state in facts.components.items():
+        if state not in ("ok", "starting"):
+            is_slow = state.startswith("degraded")
+            yield Step(
+                state="down" if not is_slow else "held",
+                severity="warning" if is_slow else "critical",
+                what=f"{name}: {state}.",
+                do="Read under Health what is behind it; the log of the service has the cause.",
+                view="health",
+            )
+
+
+def _fallen(facts: Facts) -> Iterator[Step]:
+    lately, found = facts.improvement["lately"], facts.improvement
+    freeze = () if facts.pinned is not None else (Order("pin", facts.live),)
+    if lately["verdict"] == "worse":
+        best = lately["best"]["version"].version
+        back = () if best == facts.live else (Order("rollback", best),)
+        yield Step(
+            state="worse",
+            severity="critical",
+            what=f"The newest {lately['turns']} turns are rewarded {-lately['difference']:.2f} less than the best "
+            f"before them, most of which version {best} answered.",
+            do="If nothing else has changed, go back to that version; freeze releases while you look.",
+            view="curves",
+            orders=(*back, *freeze),
+        )
+    if found["verdict"] == "worse":
+        first = found["first"].version
+        yield Step(
+            state="worse",
+            severity="critical",
+            what=f"Rewards are {-found['difference']:.2f} below those of version {first}, with which it all began.",
+            do="Go back to it, and look at what the learner learns from.",
+            view="rewards",
+            orders=(Order("rollback", first), *freeze),
+        )
+
+
+def _alarmed(facts: Facts) -> Iterator[Step]:
+    for alarm in facts.alarms:
+        if alarm.state != "opened":
+            continue
+        found = alarm.opening
+        holds = " It holds releases until it is acknowledged." if alarm.holds_releases else ""
+        yield Step(
+            state="held" if alarm.holds_releases else "no difference",
+            severity=found.severity,
+            what=f"Alarm {found.monitor.replace('_', ' ')}, {found.workload or 'service'}: {found.meaning}{holds}",
+            do=ADVICE.get(found.monitor, "Look at its figures."),
+            view="alarms",
+        )
+
+    if facts.is_held and not any(alarm.holds_releases for alarm in facts.alarms):
+        yield Step(
+            state="held",
+            severity="warning",
+            what="An alarm of another namespace holds releases.",
+            do="Ask whoever has a key with the scope admin to look at it.",
+            view="releases",
+        )
+
+
+def _failing(facts: Facts) -> Iterator[Step]:
+    if facts.requests >= _REQUESTS and facts.errors > _ERRORS * facts.requests:
+        yield Step(
+            state="down",
+            severity="warning",
+            what=f"{facts.errors} of the last minute's {facts.requests} requests were answered with an error.",
+            do="See which client sends them, and what they are refused for.",
+            view="clients",
+        )
+
+
+def _stopped(facts: Facts) -> Iterator[Step]:
+    if facts.pinned is not None:
+        yield Step(
+            state="frozen",
+            severity="info",
+            what=f"Releases are frozen: version {facts.pinned} is pinned.",
+            do="Unpin it once later versions may serve.",
+            view="releases",
+            orders=(Order("unpin", facts.pinned),),
+        )
+        return
+    for version in facts.held:
+        yield Step(
+            state="held",
+            severity="info",
+            what=f"Version {version} is held by an order.",
+            do="Let it go on, or roll it back.",
+            view="releases",
+            orders=(Order("unhold", version),),
+        )
+    if facts.is_held or facts.live_since is None or facts.newest_reward is None:
+        return
+    waited_s = (facts.newest_reward - facts.live_since).total_seconds()
+    if waited_s >= STUCK_S and facts.rewarded_since >= STUCK_TURNS:
+        yield Step(
+            state="stuck",
+            severity="warning",
+            what=f"Nothing was released for {waited_s / 60:.0f} minutes, although turns were rewarded all the time.",
+            do="See under Health whether learner and releases work, and under Releases why versions were refused.",
+            view="health",
+        )
+
+
+def _well(facts: Facts) -> Step:
+    found, verdict = facts.improvement, facts.improvement["verdict"]
+    if verdict == "first":
+        what, do = "The first version serves, as it was given.", "Send feedback: later versions learn from it."
+    elif verdict == "too early":
+        what, do = "There are too few rewarded turns to say more.", "Let it run, and look at the rewards that come."
+    elif verdict == "better":
+        what = f"Rewards are {found['difference']:.2f} above those of version {found['first'].version}."
+        do = "Nothing."
+    else:
+        what = "No difference from the first version is shown so far."
+        do = "Let it run; a holdback of some users shows smaller differences."
+    return Step(state=verdict, severity="info", what=what, do=do, view="curves" if verdict != "first" else "rewards")

@@ -1,0 +1,160 @@
+"""`/v1/overview` and the console's first page: how the service stands, and what to do next."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_harness import Service, serve
+from console_pages import ADMIN, KEYS, START, OpenPage, chromium, give, open_page, world
+from console_world import put_rewarded, some_good
+from made_events import opening
+from playwright.sync_api import expect
+
+from api.operator.figures.next_steps import STUCK_S, STUCK_TURNS, Facts, Order, next_steps
+from core.clock import ManualClock
+from core.events import Release
+from core.ids import base_ref
+from core.operations.alarm_advice import ADVICE
+from core.operations.alarms import NO_MONITORS, StoredAlarm
+from core.operations.fleet import Switches
+from scoring.monitors import MONITORS
+
+__all__ = ["chromium", "open_page", "world"]  # fixtures
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+DOCS = Path(__file__).resolve().parents[4] / "docs"
+WORSE = {"verdict": "worse", "difference": -0.25, "turns": 300, "best": {"version": base_ref(40)}}
+
+
+def facts(verdict: str = "better", lately: Any = None, **known: Any) -> Facts:
+    improvement = {"verdict": verdict, "first": base_ref(1), "difference": 0.25 if verdict == "better" else -0.25}
+    usual: dict[str, Any] = {
+        "components": {"learner": "ok"}, "alarms": (), "is_held": False, "live": 44, "pinned": None, "held": (),
+        "live_since": NOW, "rewarded_since": 0, "newest_reward": NOW, "requests": 100, "errors": 0,
+    }  # fmt: skip
+    return Facts(improvement={**improvement, "lately": lately or {"verdict": "no difference"}}, **usual | known)
+
+
+def alarm(**fields: Any) -> StoredAlarm:
+    made = opening("a", monitor="no_edits", meaning="It asks.", workload="chat", opened_at=NOW, **fields)
+    return StoredAlarm(sequence=1, opening=made)
+
+
+HOLDING = alarm(severity="critical", holds=("release",))
+LATE = NOW + timedelta(seconds=STUCK_S)
+STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
+    "all is well": (facts(), "better", "Rewards are 0.25 above those of version 1.", ()),
+    "nothing has happened": (facts("first"), "first", "The first version serves, as it was given.", ()),
+    "it is early": (facts("too early"), "too early", "There are too few rewarded turns to say more.", ()),
+    "nothing changes": (facts("no difference"), "no difference", "No difference from the first version is shown", ()),
+    "it falls": (
+        facts(lately=WORSE), "worse", "The newest 300 turns are rewarded 0.25 less than the best before them, most of"
+        " which version 40 answered.", (Order("rollback", 40), Order("pin", 44)),
+    ),
+    "it falls and is frozen": (facts(lately=WORSE, pinned=44), "worse", "The newest", (Order("rollback", 40),)),
+    "the best serves, and falls": (facts(lately=WORSE, live=40), "worse", "The newest", (Order("pin", 40),)),
+    "it is worse than at first": (
+        facts("worse"), "worse", "Rewards are 0.25 below those of version 1,", (Order("rollback", 1), Order("pin", 44))
+    ),
+    "a stage is down": (facts(components={"learner": "down: x"}), "down", "learner: down: x.", ()),
+    "a stage starts": (facts(components={"learner": "starting"}), "better", "Rewards are 0.25 above", ()),
+    "an alarm holds": (facts(alarms=[HOLDING], is_held=True), "held", "Alarm no edits, chat: It asks. It holds", ()),
+    "another's alarm holds": (facts(is_held=True), "held", "An alarm of another namespace holds releases.", ()),
+    "requests fail": (facts(errors=6), "down", "6 of the last minute's 100 requests were answered with an error.", ()),
+    "nothing is released": (
+        facts(rewarded_since=STUCK_TURNS, newest_reward=LATE), "stuck", "Nothing was released for 5 minutes", ()
+    ),
+    "releases are frozen": (
+        facts(pinned=44, rewarded_since=STUCK_TURNS, newest_reward=LATE), "frozen", "Releases are frozen: version 44",
+        (Order("unpin", 44),),
+    ),
+    "a version is held": (facts(held=(45,)), "held", "Version 45 is held by an order.", (Order("unhold", 45),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_what_is_said_first_is_what_matters_most(case: str) -> None:
+    known, state, what, orders = STATES[case]
+    first = next_steps(known)[0]
+    assert (first.state, first.orders) == (state, orders)
+    assert first.what.startswith(what)
+    assert first.do
+
+
+def test_of_several_the_critical_come_first() -> None:
+    steps = next_steps(facts(lately=WORSE, alarms=[alarm(severity="warning")], held=(45,), errors=50))
+    assert [step.severity for step in steps] == ["critical", "warning", "warning", "info"]
+
+
+def test_every_alarm_has_its_advice_which_the_documentation_gives_too() -> None:
+    assert set(ADVICE) == {monitor.name for monitor in MONITORS} | NO_MONITORS
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", (DOCS / "monitors.md").read_text(), re.MULTILINE)
+    assert dict(rows) == {name: advice for name, advice in ADVICE.items() if name not in NO_MONITORS}
+
+
+def fallen(path: Path, keys: Any = ()) -> Any:
+    return serve(path, keys=keys, clock=ManualClock(START + timedelta(seconds=1300)))
+
+
+def fall(service: Service) -> None:
+    """Version 2 is better than the first, and version 3, which serves, is worse than that."""
+    for version, share, first in ((1, 0.3, 0), (2, 0.9, 200), (3, 0.5, 800)):
+        put_rewarded(service.store, version, some_good(400, share), START, first)
+        at = START + timedelta(seconds=first + 200)
+        release = Release(version=base_ref(version), cluster="local", state="live", why="x", by="gate", at=at)
+        with service.store.work() as work:
+            work.releases.put(release)
+    service.policy.live_version = base_ref(3)
+
+
+def test_the_route_tells_all_of_it(tmp_path: Path) -> None:
+    with fallen(tmp_path) as service:
+        fall(service)
+        with service.store.work() as work:
+            work.fleet.put_switches("local", Switches(held=frozenset({base_ref(2)})))
+        found = service.get("/v1/overview").json()
+        assert (found["state"], found["live"], found["pinned"], found["held"]) == ("worse", 3, None, [2])
+        assert found["live_since"] == "2026-01-02T00:16:40Z"
+        assert found["improvement"] == service.get("/v1/improvement").json()
+        assert found["next"][0]["orders"] == [{"kind": "rollback", "version": 2}, {"kind": "pin", "version": 3}]
+        assert [step["state"] for step in found["next"]] == ["worse", "held"]
+        assert service.get("/v1/overview?x=1").json()["error"]["param"] == "x"
+
+
+def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPage, tmp_path: Path) -> None:
+    with fallen(tmp_path / "service", KEYS) as service:
+        fall(service)
+        for width in (1440, 390):
+            page = open_page("", width=width, of=service)
+            expect(page.locator("#next-steps .row").first).to_contain_text("The newest 300 turns are rewarded")
+            expect(page.locator("#standing .card").first).to_contain_text("Worse")
+            expect(page.locator("#last-releases li")).to_have_count(3)
+            page.wait_for_selector("#overview-charts canvas")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            if width == 1440:
+                page.close()
+        page.locator("#next-steps button", has_text="back to version 2").first.click()
+        expect(page.locator("#order-foreseen")).to_contain_text("their mean reward less this one's")
+        give(page, "it fell", ADMIN)
+        expect(page.locator("#order")).to_be_hidden()
+        assert [(order.kind, order.version) for order in service.orders.done] == [("rollback", base_ref(2))]
+        page.locator("#switches button", has_text="freeze releases").click()
+        give(page, "while we look", ADMIN)
+        expect(page.locator("#order")).to_be_hidden()
+        assert [(order.kind, order.version) for order in service.orders.done[1:]] == [("pin", base_ref(3))]
+        with service.store.work() as work:
+            work.fleet.put_switches("local", Switches(pinned=base_ref(3)))
+        page.reload()
+        expect(page.locator("#switches")).to_contain_text("frozen")
+        expect(page.locator("#switches button")).to_have_text("unfreeze")
+        page.goto(f"{service.url}/#releases")
+        expect(page.locator("#going-back button")).to_have_text(
+            ["back to the base: version 1", "back to the best so far: version 2"]
+        )
+        undo = page.locator("#orders button")
+        expect(undo).to_have_text(["undo"])  # of the newest alone: what came before it is not the last word
+        undo.click()
+        expect(page.locator("#order-title")).to_have_text("unpin version 3")
+        page.close()
