@@ -4,10 +4,11 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
 from core.errors import ConfigError, OnwardError
 from core.network.addresses import reach_loopback_directly
@@ -18,9 +19,10 @@ from onward.commands.accounts.key_commands import keys
 from onward.commands.dead_letter_commands import dead_letters
 from onward.commands.eval_commands import evals, propose
 from onward.commands.midtrain_command import midtrain
-from onward.commands.operators.commands import alerts
+from onward.commands.operators.commands import alarms, alerts
 from onward.commands.options import (
     DEFAULT_DIRECTORY,
+    AsJson,
     ChildName,
     Directory,
     From,
@@ -41,6 +43,29 @@ _OF_FILES = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ELOOP),
 }
 
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Begin": ("demo", "init", "doctor", "run"),
+    "Operate a running service": (
+        *("policies", "rollback", "promote", "hold", "unhold", "pin", "unpin", "fleet", "alarms", "alerts", "rewards"),
+        *("dead-letters", "keys", "audit", "backup", "restore"),
+    ),
+    "Study what was logged": (
+        "export",
+        "replay",
+        "compare",
+        "rescore",
+        "evals",
+        "judge",
+        "midtrain",
+        "propose",
+        "rollouts",
+    ),
+    "Stages, as processes of their own": (
+        *("api", "ingest", "score", "watch", "learn", "release", "serve", "archive", "notify", "migrate"),
+    ),
+}
+"""The groups in which `--help` lists commands, by who would look for them."""
+
 app = App(
     name="onward",
     help="Serve an open-weight model to a product and keep it learning from what users do.",
@@ -51,6 +76,7 @@ app = App(
 def main() -> None:
     keep_private()
     reach_loopback_directly(os.environ)
+    os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of libraries, between the lines that say how far a start is
     try:
         app()
     except OnwardError as error:
@@ -95,6 +121,7 @@ for _row in STAGES:
     app.command(COMMANDS_OF_THEIR_OWN.get(_row.command) or stage_command(_row), name=_row.command)
 app.command(evals)
 app.command(propose)
+app.command(alarms)
 app.command(alerts)
 app.command(audit)
 app.command(keys)
@@ -158,11 +185,11 @@ def doctor(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> Non
 
 
 @app.command
-def fleet(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
+def fleet(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None, json_: AsJson = False) -> None:
     """List the engines of the running service: state, lane, version, what they hold and what they refused."""
     from onward.commands.client import show_fleet
 
-    show_fleet(directory, key)
+    show_fleet(directory, key, as_json=json_)
 
 
 @app.command(show=False)
@@ -174,11 +201,11 @@ def anchor(directory: Directory, *, set_: Set = None) -> None:
 
 
 @app.command
-def policies(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
+def policies(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None, json_: AsJson = False) -> None:
     """List the versions of the running service: state, parent, turns learned from."""
     from onward.commands.client import show_policies
 
-    show_policies(directory, key)
+    show_policies(directory, key, as_json=json_)
 
 
 def _order(kind: str, meaning: str) -> None:
@@ -206,33 +233,6 @@ for _kind, _meaning in {
     "unpin": "Let versions be released again after a pin.",
 }.items():
     _order(_kind, _meaning)
-
-
-alarms = App(name="alarms", help="Show and acknowledge alarms, which monitors raise.")
-app.command(alarms)
-
-
-@alarms.default
-def list_alarms(
-    directory: Directory = DEFAULT_DIRECTORY,
-    *,
-    all_: Annotated[bool, Parameter(name="--all", negative="", help="Show closed alarms, too.")] = False,
-    key: Key = None,
-) -> None:
-    """List the alarms of the running service, the newest first: what they mean, what they hold."""
-    from onward.commands.alarms import show_alarms
-
-    show_alarms(directory, key, everything=all_)
-
-
-@alarms.command(name="ack")
-def acknowledge_alarm(
-    alarm: str, directory: Directory = DEFAULT_DIRECTORY, *, note: str | None = None, key: Key = None
-) -> None:
-    """Acknowledge an alarm, so that the releases it holds go on."""
-    from onward.commands.alarms import acknowledge
-
-    acknowledge(directory, alarm, note, key)
 
 
 rewards = App(name="rewards", help="Show the rewards of turns.")
@@ -386,3 +386,9 @@ def demo(
 def _listen(host: str | None, port: int | None) -> dict[str, str]:
     given = {"ONWARD_API__HOST": host, "ONWARD_API__PORT": None if port is None else str(port)}
     return {name: value for name, value in given.items() if value is not None}
+
+
+for _place, (_title, _names) in enumerate(GROUPS.items()):
+    _group = Group(_title, sort_key=_place)
+    for _name in _names:
+        app[_name].group = _group

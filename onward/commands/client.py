@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from core.errors import OnwardError
+from onward.commands.output import console, show_list
 from onward.directory.addresses import find_certificate, find_urls
 from onward.http.tls import client_context
 
 _TIMEOUT_S = 90
 
 
-def show_policies(directory: Path, key: str | None) -> None:
+def show_policies(directory: Path, key: str | None, *, as_json: bool) -> None:
     table = Table(title="Policy versions")
     for column in ("version", "state", "can serve", "parent", "turns", "digest", "created"):
         table.add_column(column, no_wrap=column == "state")  # which people and programs look for
@@ -35,20 +35,25 @@ def show_policies(directory: Path, key: str | None) -> None:
             policy["digest"][:12],
             policy["created_at"],
         )
-    console = Console(markup=False)  # reasons and names may hold what rich takes for markup
-    console.print(table)
+    if show_list(answer, table, as_json=as_json):
+        _show_what_waits(answer)
+
+
+def _show_what_waits(answer: dict[str, Any]) -> None:
+    """Show verdicts, the running canary, the newest orders, and alarms that hold releases."""
+    out = console()
     for policy in answer["data"]:
         if policy["verdict"] is not None:
-            console.print(f"version {policy['version']}: {policy['verdict']['action']}: {policy['verdict']['why']}")
+            out.print(f"version {policy['version']}: {policy['verdict']['action']}: {policy['verdict']['why']}")
     experiment = answer["experiment"]
     if experiment is not None:
         share = f"{experiment['share']:.0%} of the users"
         before = f", after {', '.join(map(str, experiment['lane']))} in its lane" if experiment["lane"] else ""
-        console.print(f"canary: version {experiment['canary']} against {experiment['control']}, on {share}{before}")
+        out.print(f"canary: version {experiment['canary']} against {experiment['control']}, on {share}{before}")
     for order in reversed(answer["orders"]):
-        console.print(_order_line(order))
+        out.print(_order_line(order))
     for alarm in answer["held_by"]:
-        console.print(_waiting_line(alarm["alarm_id"]))
+        out.print(_waiting_line(alarm["alarm_id"]))
 
 
 def _waiting_line(alarm_id: str | None) -> str:
@@ -80,7 +85,7 @@ def _standing(policy: dict[str, Any], answer: dict[str, Any]) -> str:
     return ", ".join([policy["state"], *marks])
 
 
-def show_fleet(directory: Path, key: str | None) -> None:
+def show_fleet(directory: Path, key: str | None, *, as_json: bool) -> None:
     answer = call(directory, "GET", "/v1/fleet", key)
     table = Table(title=f"Fleet (live: version {answer['live']})")
     for column in ("engine", "state", "lane", "serves", "shall serve", "holds", "heard", "url"):
@@ -96,20 +101,20 @@ def show_fleet(directory: Path, key: str | None) -> None:
             f"{replica['heartbeat_age_s']:.1f} s ago",
             replica["url"] or "within the service",
         )
-    console = Console(markup=False)
-    console.print(table)
+    if not show_list(answer, table, as_json=as_json):
+        return
     for replica in answer["data"]:
         for version, why in replica["refused"].items():
-            console.print(f"{replica['name']} refuses version {version}: {why}")
+            console().print(f"{replica['name']} refuses version {version}: {why}")
 
 
 def give_order(directory: Path, kind: str, version: int, why: str, key: str | None) -> None:
     if kind == "rollback":
         found = call(directory, "GET", f"/v1/policies/{version}/rollback", key)
         if found["servable"] == "rebuild":
-            Console().print(f"version {version} is made again first, which takes about {found['about_s']:.0f} s")
+            console().print(f"version {version} is made again first, which takes about {found['about_s']:.0f} s")
     answer = call(directory, "POST", f"/v1/policies/{version}/{kind}", key, {"why": why})
-    Console().print(f"version {version}: {answer['status']}, by {answer['by']}", markup=False)
+    console().print(f"version {version}: {answer['status']}, by {answer['by']}")
 
 
 def call(directory: Path, method: str, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
@@ -120,6 +125,20 @@ def call(directory: Path, method: str, path: str, key: str | None, body: dict[st
         return json.loads(text)
     except ValueError as error:
         raise OnwardError(f"{find_urls(directory)[0]}{path} answers no JSON: is there a proxy between?") from error
+
+
+def readiness(directory: Path) -> dict[str, str]:
+    """Return what `/readyz` says of each part of the service, whether or not it is ready. Raises OnwardError."""
+    certificate = find_certificate(directory)
+    opener = directly(None if certificate is None else client_context(certificate))
+    try:
+        with opener.open(find_urls(directory)[0] + "/readyz", timeout=_TIMEOUT_S) as response:
+            found = json.load(response)
+    except urllib.error.HTTPError as error:
+        found = json.load(error)
+    except (OSError, ValueError) as error:
+        raise OnwardError(f"the service does not answer: {error}") from error
+    return dict(found["components"])
 
 
 @contextmanager

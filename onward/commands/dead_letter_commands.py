@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from onward.commands.options import DEFAULT_DIRECTORY, Directory, Set, overrides_of
+from onward.commands.options import DEFAULT_DIRECTORY, AsJson, Directory, Set, overrides_of
 
 dead_letters = App(name="dead-letters", help="Records that could not be used: see them, and try them again.")
 
@@ -17,12 +17,13 @@ def list_dead_letters(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
     limit: Annotated[int, Parameter(help="Show at most this many.")] = 50,
+    json_: AsJson = False,
     set_: Set = None,
 ) -> None:
     """List dead letters and their reasons, the newest first."""
     from onward.commands.dead_letters import show_all
 
-    show_all(directory, overrides_of(set_), limit)
+    show_all(directory, overrides_of(set_), limit, as_json=json_)
 
 
 @dead_letters.command(name="show")

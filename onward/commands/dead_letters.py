@@ -12,6 +12,7 @@ from core.errors import ConfigError, OnwardError, Undecodable
 from core.events import DeadLetter, Event, Reward, Topic
 from ingest.writer import is_usable
 from onward.commands.accounts.deeds import deed_of, head_file, record, write_deed
+from onward.commands.output import show_list
 from onward.replays.history import require_directory
 from onward.wiring.foundation import Foundation, open_foundation
 
@@ -19,7 +20,7 @@ _NAME = re.compile(r"(.+):(\d+):(\d+)")
 _PREVIEW_BYTES = 256
 
 
-def show_all(directory: Path, overrides: Mapping[str, str], limit: int) -> None:
+def show_all(directory: Path, overrides: Mapping[str, str], limit: int, *, as_json: bool) -> None:
     require_directory(directory, overrides)
     foundation = open_foundation(directory, overrides)
     try:
@@ -30,7 +31,8 @@ def show_all(directory: Path, overrides: Mapping[str, str], limit: int) -> None:
     table = Table("record", "set aside", "bytes", "why", title=f"Dead letters (the latest {limit})")
     for letter in letters:
         table.add_row(_name(letter), f"{letter.at:%Y-%m-%d %H:%M:%S}", str(len(letter.raw)), letter.reason)
-    Console(markup=False).print(table)  # what was wrong with a record may quote it
+    rows = [{"record": _name(each), "at": each.at, "bytes": len(each.raw), "why": each.reason} for each in letters]
+    show_list(rows, table, as_json=as_json)
 
 
 def show_one(directory: Path, overrides: Mapping[str, str], name: str, save: Path | None) -> None:

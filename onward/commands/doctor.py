@@ -24,12 +24,12 @@ from core.reward_spec.late_outcomes import require_that_they_correct
 from core.reward_spec.outcome_ages import with_ages
 from core.secrets import redacted
 from core.settings import Settings
-from onward.commands.client import opened
+from onward.commands.client import opened, readiness
 from onward.directory.layout import SHIPPED_MODEL, Layout
 from onward.profiles import held
 from onward.profiles.init import this_machine
 from onward.profiles.loadable import require_loadable
-from onward.wiring.foundation import is_distributed, open_store, read_directory, spec_path
+from onward.wiring.foundation import is_distributed, look_at_directory, open_store, spec_path
 
 _MAX_SKEW_S = 1.0
 _OK = "[green]ok[/green]"
@@ -46,9 +46,9 @@ class Check:
 
 
 def examine(directory: Path, overrides: Mapping[str, str]) -> int:
-    """Print a table of checks; return 0 when all pass, else 1."""
+    """Print a table of checks; return 0 when all pass, else 1. Makes nothing that was not there."""
     try:
-        layout, settings = read_directory(directory, overrides)
+        layout, settings = look_at_directory(directory, overrides)
     except ConfigError as error:
         Console().print(_WRONG, Text(f"{redacted(str(error))}\n  see docs/settings.md"))
         return 1
@@ -86,15 +86,28 @@ def _checks(layout: Layout, settings: Settings) -> Iterator[Check]:
 
 
 def _directory(layout: Layout, settings: Settings) -> str:
-    probe = layout.root / f".doctor-{uuid4().hex}"
+    place = next(each for each in (layout.root, *layout.root.parents) if each.exists())
+    if not place.is_dir():
+        raise ConfigError(f"{place}: is no directory")
+    probe = place / f".doctor-{uuid4().hex}"
     probe.write_bytes(b"")
     probe.unlink()
-    free = shutil.disk_usage(layout.root).free
+    free = shutil.disk_usage(place).free
     if free < settings.ingest.spool_bytes:
         raise ConfigError(
             f"{layout.root}: {free:,} bytes are free, ingest.spool_bytes is {settings.ingest.spool_bytes:,}"
         )
-    return f"{layout.root}, {free / 1e9:.1f} GB free"
+    return f"{layout.root}, {free / 1e9:.1f} GB free{_whose(layout)}"
+
+
+def _whose(layout: Layout) -> str:
+    """Say where a directory is not yet a service's."""
+    if not layout.root.exists():
+        return "; it is made at the first start"
+    if any(path.exists() for path in (layout.settings, layout.rewards, layout.log, layout.store)):
+        return ""
+    others = sum(1 for _ in layout.root.iterdir())
+    return f"; no service has run there, and it holds {others} other things" if others else ""
 
 
 def _model(settings: Settings) -> str:
@@ -136,6 +149,7 @@ def _profile_checks(layout: Layout, settings: Settings) -> Iterator[Check]:
 
 
 def _running_checks(layout: Layout, expected: Expectation, running: held.Running, less: str) -> Iterator[Check]:
+    yield Check("service", lambda: _components(layout), "its log and `GET /v1/stages` say why")
     yield Check("memory: service", lambda: held.memory(running.service, expected.service_bytes), less)
     learner = running.learner
     if learner is not None:
@@ -146,6 +160,15 @@ def _running_checks(layout: Layout, expected: Expectation, running: held.Running
     )
     slow = "feedback comes faster than it is learned from: a smaller learner.batch.backlog_turns, or a faster machine"
     yield Check("feedback to served", lambda: held.served(samples(layout), expected.served_s), slow)
+
+
+def _components(layout: Layout) -> str:
+    """Ask the running service which of its parts work. Raises ConfigError naming those that do not."""
+    found = readiness(layout.root)
+    wrong = [f"{name}: {state}" for name, state in found.items() if state != "ok"]
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+    return f"all of {', '.join(found)} work"
 
 
 def samples(layout: Layout) -> dict[str, float]:
@@ -163,6 +186,8 @@ def _base(layout: Layout, settings: Settings) -> str:
     from core.model.weights_digest import digest_of_shards
     from serving.weights.deltas.manifest import read_manifest
 
+    if settings.blobs is None and not layout.blobs.exists():
+        return "no adapters are published"
     blobs = FsspecBlobs(settings.blobs or layout.blobs, layout.cache)
     manifests = [read_manifest(blobs, path) for path in blobs.list("weights/") if path.endswith("/manifest.json")]
     adapters = {each.version: each.adapter for each in manifests if each.adapter is not None}
@@ -226,6 +251,8 @@ def _judge(settings: Settings) -> str:
 
 def _place(setting: str, url: str | None, layout: Layout) -> str:
     place = url or layout.blobs
+    if url is None and not layout.root.exists():
+        return f"{place}, made at the first start"
     blobs, name, content = FsspecBlobs(place, layout.cache), f"doctor/{uuid4().hex}", b"onward"
     blobs.put(name, content)
     found = blobs.get(name)

@@ -17,6 +17,7 @@ From = Annotated[
     str | None, Parameter(name="--from", help="Only records logged at or after this time: 2026-11-21T15:00:00Z.")
 ]
 To = Annotated[str | None, Parameter(name="--to", help="Only records logged before this time.")]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="All that is known, as JSON.")]
 ChildName = Annotated[str | None, Parameter(name="--child", show=False)]
 """The name by which its parent process finds this one, which then ends when the parent ends."""
 

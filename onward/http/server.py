@@ -14,6 +14,7 @@ import uvicorn
 import uvloop
 
 from api.http.connections import bounded_protocol
+from core.errors import ConfigError
 from core.network.addresses import family_of, in_url
 from core.settings import ApiSettings, ConnectionSettings
 from onward.http.tls import server_context
@@ -99,9 +100,21 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
+def refuse_taken(settings: ApiSettings, ports: int = 1) -> None:
+    """Raise ConfigError where one of `ports` addresses, from the settings' on, cannot be listened at.
+
+    Call it before what takes long."""
+    for number in range(ports if settings.port else 1):
+        _listen(settings.model_copy(update={"port": settings.port + number if settings.port else 0})).close()
+
+
 def _listen(settings: ApiSettings) -> socket.socket:
     address = settings.host, settings.port
-    listener = socket.create_server(address, family=family_of(settings.host), backlog=_BACKLOG)
+    try:
+        listener = socket.create_server(address, family=family_of(settings.host), backlog=_BACKLOG)
+    except OSError as error:
+        why = str(error.strerror or error).partition(" (while")[0]  # Python adds the address
+        raise ConfigError(f"api.port: cannot listen at {in_url(settings.host)}:{settings.port}: {why}") from None
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves sockets it is handed without it
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # what lies in the system's buffers is not ours to see
         unread_ms = int(settings.connections.write_s * 1000)

@@ -11,7 +11,7 @@ from core.stages.runner import Runner
 from core.stages.start_steps import say_step
 from onward.directory.addresses import announce, own_address, refuse_folder
 from onward.directory.locks import exclusive
-from onward.http.server import HttpServer
+from onward.http.server import HttpServer, refuse_taken
 from onward.http.tls import server_context
 from onward.http.waiting import Waiting
 from onward.processes.stage_alarms import StageAlarms, watched
@@ -33,6 +33,7 @@ def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
     server_context(settings.api.tls)
     refuse_folder(layout.address)
     with exclusive(layout.lock, f"{layout.root}: another service runs on this directory"):
+        refuse_taken(settings.api, settings.processes.api if is_distributed(settings) else 1)
         if is_distributed(settings):
             run_tree(layout, settings, overrides)
         else:
@@ -51,6 +52,7 @@ def run_api(directory: Path, overrides: Mapping[str, str], child: str | None = N
     that started this one looks for it. Raises ConfigError as `run_service` does."""
     layout, settings = read_directory(directory, overrides)
     server_context(settings.api.tls)
+    refuse_taken(settings.api)
     layout.apis.mkdir(exist_ok=True)
     announced = [own_address(layout)] if child is None else [own_address(layout), layout.ready(child)]
     with ExitStack() as stack:
@@ -159,7 +161,8 @@ def _serve_http(service: Service, app: object, announced: Sequence[Path]) -> Non
         for path in announced:
             announce(path, server.url, settings.tls.certificate)
         say_step("service", "listens")
-        print(f"onward serves at {server.url}  (directory {foundation.layout.root})", flush=True)
+        print(f"onward serves at {server.url}  (directory {foundation.layout.root})")
+        print(f"  clients: {server.url}/v1   console: {server.url}/   documentation: {server.url}/docs/", flush=True)
 
     try:
         server.run(started, service.serving.aclose)

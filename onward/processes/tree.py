@@ -68,7 +68,9 @@ def _announce(layout: Layout, settings: Settings, children: list[ChildProcess], 
     urls = [address_of(layout, child.pid) for child in children if child.name.startswith("api-")]
     if urls:
         write_address(layout.address, urls[0], urls, settings.api.tls.certificate)
-    print(f"onward serves at {', '.join(urls)}  (directory {layout.root})", flush=True)
+    print(f"onward serves at {', '.join(urls)}  (directory {layout.root})")
+    if urls:
+        print(f"  clients: {urls[0]}/v1   console: {urls[0]}/   documentation: {urls[0]}/docs/", flush=True)
 
 
 def _children(layout: Layout, settings: Settings) -> list[Child]:

@@ -80,8 +80,13 @@ def _found(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> 
 
 def read_directory(root: Path, overrides: Mapping[str, str] | None = None) -> tuple[Layout, Settings]:
     """Return a directory's layout and settings, creating the directory if there is none. Raises ConfigError."""
+    Layout.of(root).ensure()
+    return look_at_directory(root, overrides)
+
+
+def look_at_directory(root: Path, overrides: Mapping[str, str] | None = None) -> tuple[Layout, Settings]:
+    """Return the same of a directory that may not be there, and leave it so. Raises ConfigError."""
     layout = Layout.of(root)
-    layout.ensure()
     settings = _publishing_as_served(load_settings(layout.settings, {**os.environ, **(overrides or {})}))
     secrets.keep(secrets_of(settings))
     return layout, settings

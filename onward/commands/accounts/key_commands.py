@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from onward.commands.options import DEFAULT_DIRECTORY, Directory, Set, overrides_of
+from onward.commands.options import DEFAULT_DIRECTORY, AsJson, Directory, Set, overrides_of
 
 keys = App(name="keys", help="API keys: made, rotated and revoked while the service runs.")
 
@@ -33,11 +33,11 @@ def create_key(
 
 
 @keys.command(name="list")
-def list_keys(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
+def list_keys(directory: Directory = DEFAULT_DIRECTORY, *, json_: AsJson = False, set_: Set = None) -> None:
     """List the keys of the store: whose, what they may do, until when, and in which hour each was last used."""
     from onward.commands.accounts.keys import show
 
-    show(directory, overrides_of(set_))
+    show(directory, overrides_of(set_), as_json=json_)
 
 
 @keys.command(name="revoke")

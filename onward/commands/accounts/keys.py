@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -19,6 +18,7 @@ from core.ids import Namespace
 from core.operations.keys import PREFIX, KeyWish, Party, StoredKey, check_wish, key_digest, make_key, revoked, rotated
 from core.store.work import Work
 from onward.commands.accounts.deeds import by_shell, head_file, write_deed
+from onward.commands.output import console, show_list
 from onward.replays.history import require_directory
 from onward.wiring.foundation import open_store, read_directory
 
@@ -55,7 +55,7 @@ def _read(wished: dict[str, Any]) -> KeyBody:
         raise ConfigError(f"onward keys create: {error}") from error
 
 
-def show(directory: Path, overrides: Mapping[str, str]) -> None:
+def show(directory: Path, overrides: Mapping[str, str], *, as_json: bool) -> None:
     require_directory(directory, overrides)
     layout, settings = read_directory(directory, overrides)
     with closing(open_store(layout, settings)) as store, store.look() as view:
@@ -75,9 +75,10 @@ def show(directory: Path, overrides: Mapping[str, str]) -> None:
         used = "never" if key.used_at is None else f"{key.used_at:%Y-%m-%d %H}h"
         cells = key.key_id, key.name, key.namespace, ", ".join(key.scopes), _day(key.created_at), ends, used
         table.add_row(*map(Text, cells))  # names may hold what rich takes for markup
-    Console().print(table)
-    if settings.api.keys:
-        Console().print(f"{len(settings.api.keys)} more stand in the settings")
+    known = ("key_id", "name", "namespace", "scopes", "created_at", "expires_at", "revoked_at", "used_at")
+    rows = [{name: getattr(key, name) for name in known} for key in found]
+    if show_list(rows, table, as_json=as_json) and settings.api.keys:
+        console().print(f"{len(settings.api.keys)} more stand in the settings")
 
 
 def _day(moment: Any) -> str:

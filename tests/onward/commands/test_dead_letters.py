@@ -45,7 +45,7 @@ def turns(directory: Path, topic: Topic = Topic.TURNS) -> list[Event | None]:
 
 
 def test_they_are_listed_and_shown_whole(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dead_letters.show_all(directory, {}, 2)
+    dead_letters.show_all(directory, {}, 2, as_json=False)
     told = capsys.readouterr().out
     assert "onward.turns:1:2" in told
     assert "onward.turns:1:1" in told
@@ -64,7 +64,7 @@ def test_one_that_can_be_used_goes_back_and_is_no_longer_dead(
     assert turns(directory) == [ENDED]
     with pytest.raises(ConfigError, match="no such record"):
         dead_letters.redrive(directory, {}, "onward.turns:1:1")
-    dead_letters.show_all(directory, {}, 50)
+    dead_letters.show_all(directory, {}, 50, as_json=False)
     assert "onward.turns:1:1" not in capsys.readouterr().out.split("Dead letters", 1)[1]
 
 
@@ -101,7 +101,7 @@ def test_a_directory_in_which_no_service_ran_is_left_as_it_was(tmp_path: Path) -
     typo = tmp_path / "typo"
     typo.mkdir()
     commands = (
-        lambda: dead_letters.show_all(typo, {}, 10),
+        lambda: dead_letters.show_all(typo, {}, 10, as_json=False),
         lambda: dead_letters.show_one(typo, {}, "turns:0:1", None),
         lambda: dead_letters.redrive(typo, {}, "turns:0:1"),
         lambda: keep_once(typo, {}),

@@ -20,6 +20,7 @@ from core.ports import AdapterConfig
 from onward.commands.accounts.keys import create as create_key
 from onward.commands.doctor import examine, samples
 from onward.commands.options import overrides_of
+from onward.directory.addresses import write_address
 from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
 from onward.profiles.loadable import require_loadable
 from serving.engines.local.modules.given import load_given
@@ -46,7 +47,29 @@ def test_a_new_directory_is_well(tmp_path: Path) -> None:
     told = done.stdout
     assert (done.returncode, done.stderr) == (0, "")
     assert "wrong " not in told
-    assert "a new directory" in told
+    assert "it is made at the first start" in told
+    assert not (tmp_path / "service").exists(), "looking makes nothing"
+
+
+def test_a_directory_that_is_no_services_is_said_to_be_so(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    assert "no service has run there, and it holds 1 other things" in doctor(tmp_path)[1]
+    (tmp_path / "onward.toml").write_text("")
+    assert "other things" not in doctor(tmp_path)[1]
+
+
+def test_a_part_of_the_running_service_that_is_down_is_named(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(tmp_path / "served") as service:
+        directory = tmp_path / "service"
+        directory.mkdir()
+        write_address(Layout(directory).address, service.url)
+        assert "all of" in doctor(directory)[1]
+        service.states["learner"] = "down: it ended"
+        code, told = doctor(directory)
+    assert code == 1
+    assert "learner: down: it ended" in told
 
 
 @pytest.mark.parametrize(

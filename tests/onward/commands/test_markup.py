@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from core.errors import ConfigError
-from onward.commands import alarms, client, doctor
+from onward.commands import client, doctor
+from onward.commands.operators import alarms
 
 WORDS = "[/b]x[red]"
 
@@ -17,7 +18,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, module: Any, answer: dict[str, Any]
 
 def test_an_alarms_workload_and_namespace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    alarm = dict.fromkeys(("severity", "namespace", "workload", "opened_at", "meaning"), WORDS) | {
+    alarm = dict.fromkeys(("severity", "namespace", "workload", "opened_at", "meaning", "advice"), WORDS) | {
         "alarm_id": "a1",
         "state": "closed",
         "holds": [],
@@ -25,8 +26,8 @@ def test_an_alarms_workload_and_namespace(monkeypatch: pytest.MonkeyPatch, capsy
         "acknowledged_by": None,
     }
     answers(monkeypatch, alarms, {"alarms": [alarm], "next": None})
-    alarms.show_alarms(Path("data"), None, everything=True)
-    assert capsys.readouterr().out.count(WORDS) == 5
+    alarms.show_alarms(Path("data"), None, everything=True, as_json=False)
+    assert capsys.readouterr().out.count(WORDS) == 6
 
 
 def test_a_verdicts_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +44,7 @@ def test_a_verdicts_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     }
     answer = {"data": [policy], "experiment": None, "orders": [], "held_by": [], "pinned": None, "held": []}
     answers(monkeypatch, client, answer)
-    client.show_policies(Path("data"), None)
+    client.show_policies(Path("data"), None, as_json=False)
     assert capsys.readouterr().out.count(WORDS) == 2
 
 
@@ -57,7 +58,7 @@ def test_why_an_engine_refuses(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         "refused": {"3": WORDS},
     }
     answers(monkeypatch, client, {"live": 1, "data": [replica]})
-    client.show_fleet(Path("data"), None)
+    client.show_fleet(Path("data"), None, as_json=False)
     assert capsys.readouterr().out.count(WORDS) == 6
 
 

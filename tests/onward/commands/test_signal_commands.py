@@ -1,7 +1,9 @@
 """The commands for alarms and orders, for the stream of rewards, and for the story of one turn."""
 
+import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,8 +16,10 @@ from made_events import opening, reward
 from core.errors import OnwardError
 from core.events import Credit, Hint, PolicyVersion, TextEdit
 from core.ids import OutcomeId
-from onward.commands import alarms, client
+from onward.cli import GROUPS, app
+from onward.commands import client
 from onward.commands import rewards as told
+from onward.commands.operators import alarms
 from onward.directory.addresses import write_address
 from onward.directory.layout import Layout
 
@@ -66,12 +70,30 @@ def test_alarms_are_listed_with_what_they_mean(service: Service, directory: Path
         put_alarm(service, f"a{number}")
     with service.store.work() as work:
         work.alarms.close("a0", NOW)
-    alarms.show_alarms(directory, None, everything=False)
+    alarms.show_alarms(directory, None, everything=False, as_json=False)
     shown = seen()
     assert "a0" not in shown
     assert "a2: Questions instead of risky edits. recent 0.5, reference 0.125" in shown
-    alarms.show_alarms(directory, None, everything=True)
+    alarms.show_alarms(directory, None, everything=True, as_json=False)
     assert "a0: Questions" in seen()
+
+
+def test_what_is_piped_is_whole(service: Service, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No line is folded or cut, and JSON is what the service answers."""
+    name = "a-workload-with-a-name-" + "x" * 300
+    put_alarm(service, "a", workload=name)
+    alarms.show_alarms(directory, None, everything=False, as_json=False)
+    assert any(name in line and "open" in line for line in capsys.readouterr().out.splitlines())
+    for show, path in ((client.show_policies, "/v1/policies"), (client.show_fleet, "/v1/fleet")):
+        show(directory, None, as_json=True)
+        assert json.loads(capsys.readouterr().out) == service.get(path).json()
+    alarms.show_alarms(directory, None, everything=False, as_json=True)
+    assert json.loads(capsys.readouterr().out) == service.get("/v1/alarms").json()["alarms"]
+
+
+def test_every_command_stands_in_one_group_of_the_help() -> None:
+    shown = {name for name in app if not name.startswith("-") and app[name].show}
+    assert Counter(name for names in GROUPS.values() for name in names) == Counter(shown)
 
 
 def test_all_pages_are_listed(service: Service, directory: Path) -> None:
@@ -85,7 +107,7 @@ def test_an_acknowledgement_and_its_note(service: Service, directory: Path, seen
     put_alarm(service, "a")
     alarms.acknowledge(directory, "a", "a new prompt", None)
     assert seen() == "a is acknowledged, by keyless"
-    alarms.show_alarms(directory, None, everything=False)
+    alarms.show_alarms(directory, None, everything=False, as_json=False)
     assert "acknowledged by keyless: a new prompt" in seen()
     with pytest.raises(OnwardError, match="no alarm nobody"):
         alarms.acknowledge(directory, "nobody", None, None)
@@ -98,10 +120,10 @@ def test_policies_say_what_they_wait_for(service: Service, directory: Path, seen
             version=version, policy="base", digest="d", parent=None, manifest=None, weights="w", created_at=NOW
         )
         work.policies.put(policy)
-    client.show_policies(directory, None)
+    client.show_policies(directory, None, as_json=False)
     assert "wait" not in seen()
     put_alarm(service, "a")
-    client.show_policies(directory, None)
+    client.show_policies(directory, None, as_json=False)
     shown = seen()
     assert "releases wait for alarm a: `onward alarms ack a`" in shown
     assert service.get("/v1/releases").json()["held_by"] == [
@@ -114,7 +136,7 @@ def test_policies_say_of_anothers_alarm_that_there_is_one(directory: Path, seen:
     with serve(directory, keys=keys) as service:
         write_address(Layout(directory).address, service.url)
         put_alarm(service, "a")
-        client.show_policies(directory, "key-of-ada")
+        client.show_policies(directory, "key-of-ada", as_json=False)
     assert "releases wait for an alarm of another namespace" in seen()
 
 
@@ -124,7 +146,7 @@ def test_an_order_says_who_gave_it(service: Service, directory: Path, seen: Seen
     service.orders.refuse_with = ("refused", "it never served")
     with pytest.raises(OnwardError, match="it never served"):
         client.give_order(directory, "hold", 2, "worse [bold]", None)
-    client.show_policies(directory, None)
+    client.show_policies(directory, None, as_json=False)
     shown = seen()
     assert "order: pin 1, by keyless: users complain (2" in shown
     assert "order: hold 2, by keyless: worse [bold] (it never served)" in shown

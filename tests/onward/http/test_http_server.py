@@ -23,6 +23,7 @@ from onward.directory.addresses import free_port, write_address
 from onward.directory.layout import Layout
 from onward.http.metrics_server import waiting_server
 from onward.http.tls import client_context, server_context
+from onward.processes.runtime import run_service
 
 PROGRAM = """
 import asyncio, json, sys
@@ -202,3 +203,15 @@ def test_what_is_wrong_with_them_is_said(
     values = {name: value for name, value in {**pair, **change}.items() if value is not None}
     with pytest.raises(ConfigError, match=said):
         server_context(load_settings(None, {f"ONWARD_API__TLS__{n.upper()}": v for n, v in values.items()}).api.tls)
+
+
+def test_a_taken_port_is_refused_in_a_line_before_anything_is_opened(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(
+            ConfigError, match=rf"^api\.port: cannot listen at 127.0.0.1:{port}: Address already in use$"
+        ):
+            run_service(tmp_path, {"ONWARD_API__PORT": str(port)})
+    assert not Layout.of(tmp_path).store.exists()
+    with pytest.raises(ConfigError, match=r"^api\.port: cannot listen at 192\.0\.2\.1:0: "):  # nobody's (RFC 5737)
+        run_service(tmp_path, {"ONWARD_API__HOST": "192.0.2.1", "ONWARD_API__PORT": "0"})

@@ -4,16 +4,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rich.console import Console
 from rich.table import Table
 
 from core.operations.alarms import in_words
 from onward.commands.client import call
+from onward.commands.output import console, show_list
 
 _STATES = {"opened": "open", "acknowledged": "acknowledged", "closed": "closed"}
 
 
-def show_alarms(directory: Path, key: str | None, *, everything: bool) -> None:
+def show_alarms(directory: Path, key: str | None, *, everything: bool, as_json: bool) -> None:
     table = Table(title="Alarms" if everything else "Alarms that are not closed")
     for column in ("alarm", "severity", "state", "namespace", "workload", "opened", "holds"):
         table.add_column(column, overflow="fold")
@@ -29,19 +29,20 @@ def show_alarms(directory: Path, key: str | None, *, everything: bool) -> None:
             alarm["opened_at"],
             ", ".join(holds) or "-",
         )
-    console = Console(markup=False)  # names may hold what rich takes for markup
-    console.print(table)
+    if not show_list(found, table, as_json=as_json):
+        return
     for alarm in found:
         if alarm["state"] == "opened" or everything:
-            console.print(f"{alarm['alarm_id']}: {alarm['meaning']}\n  {in_words(alarm['figures'])}")
+            console().print(f"{alarm['alarm_id']}: {alarm['meaning']}\n  {in_words(alarm['figures'])}")
+            console().print(f"  to do: {alarm['advice'] or 'look at its figures'}")
         if alarm["acknowledged_by"]:
-            console.print(f"  acknowledged by {alarm['acknowledged_by']}: {alarm['note'] or '-'}")
+            console().print(f"  acknowledged by {alarm['acknowledged_by']}: {alarm['note'] or '-'}")
 
 
 def acknowledge(directory: Path, alarm_id: str, note: str | None, key: str | None) -> None:
     body = {} if note is None else {"note": note}
     alarm = call(directory, "POST", f"/v1/alarms/{quote(alarm_id, safe='')}/ack", key, body)
-    Console().print(f"{alarm['alarm_id']} is acknowledged, by {alarm['acknowledged_by']}", markup=False)
+    console().print(f"{alarm['alarm_id']} is acknowledged, by {alarm['acknowledged_by']}")
 
 
 def _all(directory: Path, key: str | None, state: str) -> list[dict[str, Any]]:
