@@ -24,7 +24,7 @@ from core.settings import ReleaseSettings
 TRIALS = 200
 USERS = 200
 FIRST, TURNS, LOOK_TURNS = ReleaseSettings().first_turns, 5000, 20
-QUALITY, SOON_TURNS, ALLOWED = 0.5, 300, 0.05
+QUALITY, SOON_TURNS, ALLOWED, HALF = 0.5, 300, 0.05, 0.5
 FALLS_AFTER, TURNS_PER_S, FALL_S = 2000, 20, 60
 _SEED = 23
 
@@ -85,10 +85,7 @@ def rows(trials: range) -> Iterator[Row]:
         right = "better" if change > 0 else "worse"
         soon = [after for after, verdict in found if after is not None and verdict == right and after <= SOON_TURNS]
         share = len(soon) / len(found)
-        goal = 0.5 if abs(change) == 0.4 else None
-        yield Row(
-            f"{name}: said within {SOON_TURNS} turns", share, "share", goal=goal, holds=goal is None or share >= goal
-        )
+        yield Row(f"{name}: said within {SOON_TURNS} turns", share, "share", goal=HALF, holds=share >= HALF)
         ends = [TURNS if after is None or verdict != right else after for after, verdict in found]
         yield Row(f"{name}: turns until then, median", float(np.median(ends)), "turns")
     level = [fallen(trial, 0.0, TURNS - FALLS_AFTER) for trial in track(trials, description="one quality")]
