@@ -10,9 +10,9 @@ from typing import Any
 
 from core.events import Completion, Reward
 from core.ids import InferenceId
-from learner.batches.backlog import Bounds, refusal
+from learner.batches.backlog import Bounds
+from learner.batches.teachable import Teachable
 from learner.sequences.joining import TrainingSequence, merge
-from learner.sequences.resemblance import Solutions
 from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import sampled_places
 
@@ -21,7 +21,7 @@ class SessionCorpus:
     """A choice of turns. `counts` of all turns: `turns`, `taken`, and the refused ones by reason."""
 
     def __init__(self, bounds: Bounds, min_reward: float, solutions: Mapping[str, str]) -> None:
-        self._bounds, self._min_reward, self._solutions = bounds, min_reward, Solutions(solutions)
+        self._teachable, self._min_reward = Teachable(bounds, solutions), min_reward
         self.counts = Counter[str]()
 
     def documents(
@@ -40,14 +40,10 @@ class SessionCorpus:
             yield {"token_ids": sequence.token_ids, "spans": list(_spans(sequence, batch))}
 
     def _refusal(self, turn: Completion, reward: Reward | None) -> str | None:
-        if reward is None or reward.void:
-            return "unrewarded"
-        why = refusal(turn, reward, self._bounds)
-        if why is not None:
-            return why
-        if reward.value < self._min_reward:
+        why = self._teachable.refusal(turn, reward)
+        if why is None and reward is not None and reward.value < self._min_reward:
             return "below_min_reward"
-        return "eval_solution" if self._solutions.recalled_in(turn) else None
+        return why
 
 
 def _spans(sequence: TrainingSequence, batch: Sequence[ScoredTurn]) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,28 @@
+"""What of a past may be learned from, for whoever learns from it without a running learner: midtraining and exports."""
+
+from collections.abc import Mapping
+
+from core.events import Completion, Reward
+from learner.batches.backlog import Bounds, refusal
+from learner.sequences.resemblance import Solutions
+
+
+class Teachable:
+    """Says of a turn with its latest reward why it teaches nothing. `solutions`: of eval cases, which are kept out."""
+
+    def __init__(self, bounds: Bounds, solutions: Mapping[str, str]) -> None:
+        self._bounds, self._solutions = bounds, Solutions(solutions)
+
+    def refusal(self, turn: Completion, reward: Reward | None) -> str | None:
+        """Return why the turn teaches nothing; None when it may.
+
+        The learner's own reasons come first after these two: that nobody said anything (`unrewarded`), and that its
+        reward was taken back (`void`)."""
+        if reward is None:
+            return "unrewarded"
+        if reward.void:
+            return "void"
+        why = refusal(turn, reward, self._bounds)
+        if why is not None:
+            return why
+        return "eval_solution" if self._solutions.recalled_in(turn) else None
