@@ -18,6 +18,7 @@ from onward.commands.accounts.audit_commands import audit
 from onward.commands.accounts.key_commands import keys
 from onward.commands.dead_letter_commands import dead_letters
 from onward.commands.eval_commands import evals, propose
+from onward.commands.exports.commands import export
 from onward.commands.midtrain_command import midtrain
 from onward.commands.operators.commands import alarms, alerts
 from onward.commands.options import (
@@ -129,6 +130,7 @@ app.command(dead_letters)
 app.command(backup)
 app.command(restore)
 app.command(midtrain)
+app.command(export)
 
 
 @app.command
@@ -260,27 +262,6 @@ def explain_reward(inference_id: str, directory: Directory = DEFAULT_DIRECTORY, 
     from onward.commands.rewards import explain
 
     explain(directory, inference_id, key)
-
-
-@app.command
-def export(
-    directory: Directory = DEFAULT_DIRECTORY,
-    *,
-    out: Annotated[
-        Path, Parameter(help="A .parquet or .jsonl file, or a directory for one file of each kind of event.")
-    ],
-    from_: From = None,
-    to: To = None,
-    namespace: Annotated[str | None, Parameter(help="Only records of this namespace.")] = None,
-    format_: Annotated[Literal["parquet", "jsonl"] | None, Parameter(name="--format")] = None,
-    set_: Set = None,
-) -> None:
-    """Write turns, outcomes and rewards from log and archive to files, and print how many there are of each."""
-    from onward.commands.accounts.deeds import record_command
-    from onward.replays.exports.raw import export_events
-
-    record_command(directory, overrides_of(set_), "read", "onward export", namespace)
-    print(json.dumps(export_events(directory, out, from_, to, namespace, format_, overrides_of(set_))))
 
 
 @app.command

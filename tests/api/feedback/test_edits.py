@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
+import made_events
 import pytest
 from api_harness import Service, wait_for
 from byte_renderer import END, ByteRenderer, call_ids, ids
@@ -22,6 +23,7 @@ from core.ports import Renderer
 from core.records.text_edits import applied
 from core.text.alignment import aligned
 from core.text.edits import text_of_call
+from onward.replays.exports.conversations import Conversations
 from serving.rendering import ModelRenderer, load_renderer
 
 MODELS = {"bytes": "SmolLM2", "pieces": "Gemma 2", "pieces after a space": "Mistral of pieces", "thinking": "Qwen 3"}
@@ -133,6 +135,10 @@ def test_thinking_and_marks_stay_as_they_were(qwen: ModelRenderer) -> None:
     (answer,) = [segment for segment in turn.segments if segment.kind == "answer"]
     assert edits
     assert all(answer.start <= edit.start <= edit.end <= answer.end for edit in edits)
+    kept = Conversations(qwen).kept(turn, made_events.reward("i", edits=edits))
+    assert kept is not None
+    assert (kept["content"], kept["reasoning_content"].strip()) == ("I take b.", "I take a.")
+    assert Conversations(qwen).answer(turn) == {**kept, "content": "I take a."}
 
 
 def test_marks_in_a_final_text_are_characters(qwen: ModelRenderer) -> None:
@@ -159,6 +165,10 @@ def test_an_edit_of_a_call_is_exact_or_none(model: str, final: str, tmp_path_fac
         (changed,) = after(made, turn, edits).tool_calls
         assert json.loads(changed.arguments) == {**said, "text": final}
         assert call.token_range.start <= edits[0].start <= edits[-1].end <= call.token_range.end
+        kept = Conversations(made).kept(turn, made_events.reward("i", edits=edits))
+        assert kept is not None
+        (shown,) = kept["tool_calls"]
+        assert (shown["id"], shown["function"]["arguments"]) == (call.id, changed.arguments), "as exports have it"
 
 
 def _written(model: str, arguments: dict[str, str]) -> str:

@@ -1,0 +1,71 @@
+"""`onward export`. Imports what it needs when it runs, as `onward.cli` does."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Set, To, overrides_of, refuse_beside
+
+
+def export(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    out: Annotated[
+        Path, Parameter(help="A .parquet or .jsonl file; without --as also a directory, for a file of each kind.")
+    ],
+    as_: Annotated[
+        str | None,
+        Parameter(
+            name="--as",
+            help="A form to train on: turns, kto, dpo, sft or grpo; without it, events as logged.",
+        ),
+    ] = None,
+    from_: From = None,
+    to: To = None,
+    namespace: Annotated[str | None, Parameter(help="Only records of this namespace.")] = None,
+    workload: Annotated[str | None, Parameter(help="With --as: only turns of this workload.")] = None,
+    version: Annotated[
+        str | None, Parameter(help="With --as: only turns that this version said (12), or one of these (12-40).")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, Parameter(help="With --as: only turns with this tag, NAME=VALUE; of several, with all.")
+    ] = None,
+    least_reward: Annotated[
+        float | None, Parameter(help="With --as sft: the least reward of a turn; without it, any above 0.")
+    ] = None,
+    format_: Annotated[
+        Literal["parquet", "jsonl"] | None,
+        Parameter(name="--format", help="Without --as: of the files in a directory; parquet, if not said."),
+    ] = None,
+    set_: Set = None,
+) -> None:
+    """Write what was logged to files, as events or in a form to train on, and print how much it is.
+
+    With --as, FILE.json beside the file says where it comes from; turns that may not be learned from are left out
+    and counted by reason (`--as turns` has them all, with the reason). Exit code 1 when no row was written."""
+    from onward.commands.accounts.deeds import record_command
+    from onward.replays.exports.raw import export_events
+
+    overrides = overrides_of(set_)
+    if as_ is None:
+        of_forms = {"--workload": workload, "--version": version, "--tag": tag, "--least-reward": least_reward}
+        refuse_beside("an export without --as", of_forms)
+        record_command(directory, overrides, "read", "onward export", namespace)
+        print(json.dumps(export_events(directory, out, from_, to, namespace, format_, overrides)))
+        return
+    refuse_beside("--as", {"--format": format_})
+    from onward.replays.exports.choice import choice_of
+    from onward.replays.exports.offline import export_form
+
+    choice = choice_of(from_, to, namespace, workload, version, tag or ())
+    record_command(directory, overrides, "read", f"onward export --as {as_}", namespace)
+    done = export_form(directory, out, as_, choice, overrides, least_reward)
+    print(json.dumps(done.counts))
+    if not done.rows:
+        chosen = "".join(f" {option} {value}" for option, value in choice.told.items())
+        what = "no turns" if not done.turns else f"none of {done.turns} turns makes a row of --as {as_}"
+        print(f"onward: {directory}: {what}{chosen}; nothing was written", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,82 @@
+"""Which turns an export is of: the same options for every form."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from core.errors import ConfigError
+from core.events import Completion
+from core.ids import BASE, Namespace
+from onward.replays.history import period
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen turns: those logged from `begin` to before `end`, and so on; what is None chooses nothing.
+
+    What was said of a turn, and its reward, count whenever they came."""
+
+    begin: datetime | None = None
+    end: datetime | None = None
+    namespace: Namespace | None = None
+    workload: str | None = None
+    versions: tuple[int, int] | None = None
+    """The lowest and the highest version of the base policy; all of a turn was sampled from one of these."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    told: Mapping[str, str] = field(default_factory=dict)
+    """The options as they were given."""
+
+    @property
+    def is_told_by_rewards(self) -> bool:
+        """Whether a reward alone says if its turn is among the chosen, as far as time does not."""
+        return self.versions is None and not self.tags
+
+    def wants(self, turn: Completion) -> bool:
+        is_here = self.namespace in (None, turn.namespace) and self.workload in (None, turn.workload)
+        return is_here and self._wants_versions(turn) and self.tags.items() <= turn.tags.items()
+
+    def _wants_versions(self, turn: Completion) -> bool:
+        if self.versions is None:
+            return True
+        first, last = self.versions
+        refs = [span.version for span in turn.policy_versions]
+        return bool(refs) and all(ref.policy == BASE and first <= ref.version <= last for ref in refs)
+
+
+def choice_of(
+    begin: str | None,
+    end: str | None,
+    namespace: str | None,
+    workload: str | None = None,
+    version: str | None = None,
+    tags: Sequence[str] = (),
+) -> Choice:
+    """Read the options. Raises ConfigError naming the one at fault."""
+    times = period(begin, end)
+    given = {"--from": begin, "--to": end, "--namespace": namespace, "--workload": workload, "--version": version}
+    told = {option: value for option, value in given.items() if value is not None}
+    return Choice(
+        *times,
+        namespace=None if namespace is None else Namespace(namespace),
+        workload=workload,
+        versions=None if version is None else _versions(version),
+        tags=dict(map(_tag, tags)),
+        told=told | ({"--tag": ", ".join(tags)} if tags else {}),
+    )
+
+
+def _versions(text: str) -> tuple[int, int]:
+    ends = text.split("-")
+    if len(ends) > 2 or not all(end.isascii() and end.isdigit() for end in ends):
+        raise ConfigError(f"--version {text}: want the number of a version, or two as 12-40")
+    first, last = int(ends[0]), int(ends[-1])
+    if first > last:
+        raise ConfigError(f"--version {text}: {first} comes after {last}")
+    return first, last
+
+
+def _tag(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ConfigError(f"--tag {text}: want NAME=VALUE")
+    return name, value
