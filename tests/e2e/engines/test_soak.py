@@ -5,6 +5,7 @@
 import asyncio
 import json
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,7 +128,8 @@ def check_records(service: Service, clients: Clients) -> None:
         assert len(spoke) > SWAPS / 2
         assert sum(len(turn.policy_versions) > 1 for turn in turns.values()) > 0, "no answer met a swap"
         assert worst_difference_of(foundation, list(turns.values())) < TOLERANCE
-        deltas = [path for path in foundation.blobs.list("weights/") if "/delta-" in path]
-        assert SWAPS // 2 - 1 <= len(deltas) <= SWAPS // 2 + 1
+        upon = dict(re.findall(r"weights/0*(\d+)/delta-0*(\d+)", " ".join(foundation.blobs.list("weights/"))))
+        assert len(upon) > SWAPS / 4
+        assert not upon.keys() & set(upon.values()), "with `anchor_every` 2 a delta stands upon a whole version"
     finally:
         foundation.close()
