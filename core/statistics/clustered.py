@@ -4,11 +4,12 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 SCALE: Final = 1 << 128
 """Sums that values are added to and taken from are whole numbers of parts so small, of which nothing is lost by
 rounding: they depend on the values that are there, and on none that was. Of a double above 1e-22 no part is cut off."""
+_FLOAT_SCALE: Final = float(SCALE)
 MOST: Final = 2.0**800
 """Beyond it a value has no number of parts, nor a square."""
 
@@ -19,7 +20,7 @@ def parts(value: float) -> int:
     """Return a value as a number of parts. Raises OverflowError for one that is too large, and for no number."""
     if not -MOST < value < MOST:
         raise OverflowError(f"{value} is not summed")
-    return int(value * SCALE)
+    return int(value * _FLOAT_SCALE)
 
 
 def mean(values: Values) -> float:
@@ -70,18 +71,53 @@ class Sums:
 
     @property
     def mean(self) -> float:
-        return self.total / (self.count * SCALE)
+        return float(self.total) / _FLOAT_SCALE / self.count
 
     @property
     def deviation(self) -> float:
         """The sum of squares about the mean."""
-        return (self.count * self.squares - self.total**2) / (self.count * SCALE**2)
+        if self.count == 1:
+            return 0.0
+        return float(self.count * self.squares - self.total**2) / _FLOAT_SCALE / _FLOAT_SCALE / self.count
 
     def change(self, value: float, sign: int = 1) -> None:
         of_it = parts(value)
         self.count += sign
         self.total += sign * of_it
         self.squares += sign * of_it * of_it
+
+
+@dataclass
+class FixedSums:
+    """The same sums of values from which none will be taken away: as floats, at half the cost."""
+
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+    @property
+    def deviation(self) -> float:
+        return max(0.0, self.squares - self.total**2 / self.count)
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.total += value
+        self.squares += value**2
+
+
+class Summed(Protocol):
+    """Sums of either kind."""
+
+    count: int
+
+    @property
+    def mean(self) -> float: ...
+    @property
+    def deviation(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -96,7 +132,7 @@ class Contrast:
 NO_CONTRAST = Contrast(math.nan, math.inf, 0.0)
 
 
-def contrast(mine: Mapping[str, Sums], theirs: Mapping[str, Sums]) -> Contrast:
+def contrast(mine: Mapping[str, Summed], theirs: Mapping[str, Summed]) -> Contrast:
     """Return the mean difference, mine less theirs, with each unit held against itself as far as it is on both sides.
 
     Generalised least squares with an effect of each unit, which is taken off as far as its values show it: so it
@@ -126,7 +162,7 @@ def contrast(mine: Mapping[str, Sums], theirs: Mapping[str, Sums]) -> Contrast:
     return Contrast(found, max(among_units, variance / whole), units)
 
 
-def _weighed(mine: Sums | None, theirs: Sums | None) -> tuple[float, float, float, float, float]:
+def _weighed(mine: Summed | None, theirs: Summed | None) -> tuple[float, float, float, float, float]:
     """Return a unit's part of the normal equations: of all its values, of mine, and of what these are worth."""
     one = other = earned_mine = earned = 0.0
     if mine is not None:
@@ -158,8 +194,8 @@ def together(sides: Iterable[Mapping[str, Sums]]) -> dict[str, Sums]:
     return found
 
 
-def sums(values: Iterable[tuple[str, float]]) -> dict[str, Sums]:
-    found: defaultdict[str, Sums] = defaultdict(Sums)
+def sums(values: Iterable[tuple[str, float]]) -> dict[str, FixedSums]:
+    found: defaultdict[str, FixedSums] = defaultdict(FixedSums)
     for unit, value in values:
-        found[unit].change(value)
+        found[unit].add(value)
     return found

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import sqrt
 
-from core.statistics.clustered import Sums, contrast, sums
+from core.statistics.clustered import FixedSums, contrast, sums
 from scoring.monitors.tally import LEAST, LEAST_UNITS, Measure
 from scoring.monitors.watched import Watched
 from scoring.monitors.window import Finding, Window
@@ -55,15 +55,15 @@ def _value(turn: Watched) -> float | None:
     return turn.value
 
 
-def _in_production_by_user(turns: Sequence[Watched]) -> dict[str, Sums]:
+def _in_production_by_user(turns: Sequence[Watched]) -> dict[str, FixedSums]:
     return _earned(turns, _in_production)
 
 
-def _by_user(turns: Sequence[Watched]) -> dict[str, Sums]:
+def _by_user(turns: Sequence[Watched]) -> dict[str, FixedSums]:
     return _earned(turns, _value)
 
 
-def _earned(turns: Sequence[Watched], measure: Measure) -> dict[str, Sums]:
+def _earned(turns: Sequence[Watched], measure: Measure) -> dict[str, FixedSums]:
     return sums([(turn.unit, value) for turn in turns if (value := measure(turn)) is not None])
 
 
