@@ -80,9 +80,13 @@ def main() -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of libraries, between the lines that say how far a start is
     try:
         app()
+        sys.stdout.flush()
     except OnwardError as error:
         print(redacted(f"onward: {error}"), file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except BrokenPipeError:  # who reads has read enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
+        sys.exit(1)
     except OSError as error:
         if error.errno not in _OF_FILES or error.filename is None:
             raise

@@ -34,6 +34,8 @@ class ApiServices:
     """The stages that keep in the store how far they have read a topic, as the group of their name."""
     reader: Sequence[str] = ()
     """The command that starts a process for large bodies (`api.requests.reader.serve_jobs`); empty: a thread."""
+    learns: bool = True
+    """Whether a learner is wanted, here or in another process."""
     disk: Callable[[], Mapping[str, int]] = dict
     """Bytes by what they hold (`log`, `store`, `blobs`, `spool`), as far as they are on this machine, and `free`."""
     quotas: QuotaSettings = field(default_factory=QuotaSettings)

@@ -34,6 +34,7 @@ class Turn:
     user_id: str
     session_id: str
     value: float
+    workload: str = "chat"
 
 
 def turns(trial: int, count: int, changes: Sequence[tuple[int, float]]) -> list[Turn]:

@@ -138,12 +138,45 @@ def contrast(mine: Mapping[str, Summed], theirs: Mapping[str, Summed]) -> Contra
     Generalised least squares with an effect of each unit, which is taken off as far as its values show it: so it
     matters little who is hard to please. The error is between units (Liang & Zeger 1986), and never less than that
     between values."""
-    weighed = [_weighed(mine.get(unit), theirs.get(unit)) for unit in {**mine, **theirs}]
+    fit = _fit(mine, theirs)
+    return NO_CONTRAST if fit is None else _joined([fit], fit.says, fit.off)
+
+
+def contrast_within(strata: Iterable[tuple[Mapping[str, Summed], Mapping[str, Summed]]]) -> Contrast:
+    """Return the same within strata, each with a level of its own: how much of which a side has does not matter.
+
+    Strata count by what they know of the difference; those that know nothing of it are left out. A unit that stands in
+    several is one."""
+    fits = [fit for mine, theirs in strata if (fit := _fit(mine, theirs)) is not None]
+    says: defaultdict[str, float] = defaultdict(float)
+    off: defaultdict[str, float] = defaultdict(float)
+    for fit in fits:
+        for unit, its_say, its_off in zip(fit.units, fit.says, fit.off, strict=True):
+            says[unit] += its_say
+            off[unit] += its_off
+    return _joined(fits, list(says.values()), list(off.values())) if fits else NO_CONTRAST
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What one stratum knows. `says`, `off`: how much each unit says, and how far it is from what is said of all."""
+
+    difference: float
+    information: float  # the inverse of the squared error if values had a variance of 1
+    variance: float
+    units: list[str]
+    says: list[float]
+    off: list[float]
+
+
+def _fit(mine: Mapping[str, Summed], theirs: Mapping[str, Summed]) -> _Fit | None:
+    names = list({**mine, **theirs})
+    weighed = [_weighed(mine.get(unit), theirs.get(unit)) for unit in names]
     free = sum(each.count - 1 for side in (mine, theirs) for each in side.values())
     all_, on, on_mine, earned, earned_mine = map(sum, zip(*weighed, strict=True)) if weighed else (0.0,) * 5
     information = all_ * on_mine - on**2  # the determinant of the normal equations
     if information <= 1e-12 * all_**2:
-        return NO_CONTRAST
+        return None
     found = (all_ * earned_mine - on * earned) / information
     level = (earned - on * found) / all_
     share = on / all_
@@ -153,13 +186,19 @@ def contrast(mine: Mapping[str, Summed], theirs: Mapping[str, Summed]) -> Contra
         (b2 - both * level - mine_ * found) - share * (b1 - each * level - both * found)
         for each, both, mine_, b1, b2 in weighed
     ]
+    variance = sum(each.deviation for side in (mine, theirs) for each in side.values()) / max(1, free)
+    return _Fit(found, information / all_, variance, names, says, off)
+
+
+def _joined(fits: Sequence[_Fit], says: Sequence[float], off: Sequence[float]) -> Contrast:
     units = sum(says) ** 2 / sum([each**2 for each in says])
     if units <= 1:
         return NO_CONTRAST
-    variance = sum(each.deviation for side in (mine, theirs) for each in side.values()) / max(1, free)
-    whole = information / all_
+    whole = sum([fit.information for fit in fits])
+    among_values = sum([fit.variance * fit.information for fit in fits]) / whole**2
     among_units = sum([each**2 for each in off]) * len(off) / (len(off) - 1) / whole**2
-    return Contrast(found, max(among_units, variance / whole), units)
+    found = sum([fit.difference * fit.information for fit in fits]) / whole
+    return Contrast(found, max(among_units, among_values), units)
 
 
 def _weighed(mine: Summed | None, theirs: Summed | None) -> tuple[float, float, float, float, float]:

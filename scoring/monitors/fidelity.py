@@ -14,7 +14,7 @@ _SIGMAS = 3.0
 
 
 def simulation_shows(window: Window) -> Finding | None:
-    """Find that simulated sessions are told from production by their form alone: tools, arguments, formats, order.
+    """Simulated sessions are told from production by their form alone: tools, arguments, formats, order.
 
     A classifier sees which of two sessions is simulated (AUC, cross-validated) in more than 65 of a hundred pairs, and
     the figures name what gives it away. Then the model can tell, too, and what it learns in simulation may hold only

@@ -16,7 +16,7 @@ _SIGMAS = 3.5
 
 
 def worse_than_best(window: Window) -> Finding | None:
-    """Find rewards of the same users below those of the best turns so far, by 0.03; in production, where there is any.
+    """The same users' rewards are 0.03 below those of the best turns so far; in production, where there is any.
 
     The figures name the version that served most of either."""
     is_production = window.best.summary(_in_production).is_enough()

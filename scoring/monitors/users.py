@@ -14,10 +14,10 @@ _TOP = 0.01  # of the users, and one at least
 
 
 def reward_mass(window: Window) -> Finding | None:
-    """Find that one user in a hundred has much of the rewards' absolute mass; also give its Gini coefficient.
+    """One user in a hundred has much of the rewards' absolute mass.
 
-    The coefficient is 0 when all have the same, 1 when one has all. The share must be ten times what it would be if all
-    had the same, and have grown."""
+    The share is ten times what it would be if all had the same, and has grown. Its figures have the Gini coefficient,
+    too: 0 when all have the same, 1 when one has all."""
     if not window.reference:
         return None
     masses = sorted(window.all_users.totals(_mass).values())
@@ -30,7 +30,7 @@ def reward_mass(window: Window) -> Finding | None:
 
 
 def feedback_rate(window: Window) -> Finding | None:
-    """Find a user with more than a fifth of all feedback, and ten times that of the median user."""
+    """One user sends more than a fifth of all feedback, and ten times that of the median user."""
     counts = sorted(window.all_users.totals(_feedback).values())
     said = sum(counts)
     if len(counts) < _LEAST_USERS or said < LEAST:

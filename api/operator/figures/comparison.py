@@ -1,9 +1,11 @@
 """Two sets of turns compared by their rewards, so that anybody may look at any time.
 
+Each workload is held against itself: what matters is what became of it, not how much of it there was.
 The error is that of users, each held against themselves where they are on both sides
 (`core.statistics.clustered`); of sessions, where there are too few users. The interval is a confidence sequence:
 looking again and again does not make it wrong."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from math import sqrt
 from statistics import pvariance
@@ -11,13 +13,15 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from core.statistics.clustered import Contrast, contrast, sums
+from core.statistics.clustered import Contrast, contrast_within, sums
 from core.statistics.sequential import confidence_sequence
 
 _ALPHA = 0.025  # of each end
 _SCALE = 0.3  # of the difference that is found soonest
 LEAST_UNITS = 10.0
 """Users, or sessions, that have to have spoken (as many with equally much to say, by Kish)."""
+
+_LEAST_SESSIONS = 20  # of a workload, on both sides together, that is compared by itself
 
 Verdict = Literal["better", "worse", "no difference", "too early"]
 
@@ -30,7 +34,13 @@ class Rewarded(Protocol):
     @property
     def session_id(self) -> str: ...
     @property
+    def workload(self) -> str: ...
+    @property
     def value(self) -> float: ...
+
+
+_Pair = tuple[Sequence[Rewarded], Sequence[Rewarded]]
+"""Turns of both sides."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,29 +56,56 @@ TOO_EARLY = Comparison(verdict="too early")
 
 
 def compare(mine: Sequence[Rewarded], theirs: Sequence[Rewarded], looks: int = 1) -> Comparison:
-    """Compare two sets of turns. `looks`: how many such comparisons are made at once, of which none may be wrong."""
-    if not mine or not theirs:
-        return TOO_EARLY
-    found = _contrast(mine, theirs, lambda turn: turn.user_id or turn.session_id)
+    """Compare two sets of turns, within the workloads that both have; there being none, it is too early.
+
+    `looks`: how many such comparisons are made at once, of which none may be wrong."""
+    strata = _by_workload(mine, theirs)
+    found = _contrast(strata, lambda turn: turn.user_id or turn.session_id)
     if found.units < LEAST_UNITS:
-        found = _contrast(mine, theirs, lambda turn: turn.session_id)
+        found = _contrast(strata, lambda turn: turn.session_id)
     if found.units < LEAST_UNITS:
         return TOO_EARLY
-    known = confidence_sequence(found.difference, _error(found, mine, theirs), _ALPHA / looks, _SCALE)
+    known = confidence_sequence(found.difference, standard_error(found, strata), _ALPHA / looks, _SCALE)
     verdict: Verdict = "better" if known.low > 0 else "worse" if known.high < 0 else "no difference"
     return Comparison(verdict=verdict, difference=known.estimate, low=known.low, high=known.high)
 
 
-def _contrast(mine: Sequence[Rewarded], theirs: Sequence[Rewarded], unit: Callable[[Rewarded], str]) -> Contrast:
-    one, other = (sums([(unit(turn), turn.value) for turn in side]) for side in (mine, theirs))
-    return contrast(one, other)
+def _by_workload(mine: Sequence[Rewarded], theirs: Sequence[Rewarded]) -> list[_Pair]:
+    """Return the turns of each workload that both sides have; those of few sessions are taken together."""
+    found: defaultdict[str, tuple[list[Rewarded], list[Rewarded]]] = defaultdict(lambda: ([], []))
+    for side, turns in enumerate((mine, theirs)):
+        for turn in turns:
+            found[turn.workload][side].append(turn)
+    large: list[_Pair] = []
+    rest: tuple[list[Rewarded], list[Rewarded]] = ([], [])
+    for ours, others in found.values():
+        if not ours or not others:
+            continue
+        if len({turn.session_id for turn in (*ours, *others)}) >= _LEAST_SESSIONS:
+            large.append((ours, others))
+        else:
+            rest[0].extend(ours)
+            rest[1].extend(others)
+    return [*large, rest] if rest[0] else large
 
 
-def _error(found: Contrast, mine: Sequence[Rewarded], theirs: Sequence[Rewarded]) -> float:
+def _contrast(strata: Sequence[_Pair], unit: Callable[[Rewarded], str]) -> Contrast:
+    return contrast_within(
+        (sums([(unit(turn), turn.value) for turn in mine]), sums([(unit(turn), turn.value) for turn in theirs]))
+        for mine, theirs in strata
+    )
+
+
+def standard_error(found: Contrast, strata: Sequence[_Pair]) -> float:
     """Return the standard error, larger where few units spoke (Student's quantile, by its first term).
 
     A side that has said the same every time so far may still say something else: it counts as if it varied by half as
     much as all turns together."""
-    varied = pvariance([turn.value for side in (mine, theirs) for turn in side])
-    least = varied * (1 / len(mine) + 1 / len(theirs)) / 4
+    spread = sum((len(mine) + len(theirs)) * pvariance(_values(mine, theirs)) for mine, theirs in strata)
+    ours, theirs_ = (sum(len(pair[side]) for pair in strata) for side in (0, 1))
+    least = spread / (ours + theirs_) * (1 / ours + 1 / theirs_) / 4
     return sqrt(max(found.squared_error, least)) * (1 + 2.5 / (found.units - 1))
+
+
+def _values(*sides: Sequence[Rewarded]) -> list[float]:
+    return [turn.value for side in sides for turn in side]

@@ -22,7 +22,8 @@ def lately(view: View, namespace: Namespace, now: datetime) -> dict[str, Any]:
     """Return how the newest turns compare with earlier ones: with those just before, and with an hour and a day ago.
 
     All count by the reward they were first given, so that none has had more time than another. `best` are the earlier
-    turns that show a fall most surely, if any does, else those that were rewarded best."""
+    turns that show a fall most surely, if any does, else those that were rewarded best, each workload held against
+    itself."""
     newest = view.curves.first_worth(namespace, MOST)
     size = min(_BLOCK, len(newest) // 2)
     before = [view.curves.first_worth(namespace, size, before=now - ago) for ago in _AGO] if size else []
@@ -59,7 +60,7 @@ def against_the_best(
     fallen = [each for each in found if each[0].verdict == "worse"]
     if fallen:
         return min(fallen, key=lambda each: each[0].high or 0.0)
-    return max(found, key=lambda each: _mean(each[1]))
+    return min(found, key=lambda each: (0.0 if each[0].difference is None else each[0].difference, -_mean(each[1])))
 
 
 def _mean(turns: Sequence[Rewarded]) -> float:

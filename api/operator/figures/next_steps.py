@@ -39,12 +39,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What the steps follow from.
 
     `improvement`: the answer of `GET /v1/improvement`; `alarms`: those that the caller may see; `is_held`: whether an
-    alarm holds releases, seen or not; `rewarded_since`: turns rewarded since the last release, up to `STUCK_TURNS`."""
+    alarm holds releases, seen or not; `learns`: whether there is a learner, by the settings; `rewarded_since`: turns
+    rewarded since the last release, up to `STUCK_TURNS`."""
 
     improvement: Mapping[str, Any]
     components: Mapping[str, str]
     alarms: Sequence[StoredAlarm]
     is_held: bool
+    learns: bool
     live: int
     pinned: int | None
     held: Sequence[int]
@@ -64,10 +66,10 @@ def next_steps(facts: Facts) -> list[Step]:
 
 def _down(facts: Facts) -> Iterator[Step]:
     for name, state in facts.components.items():
-        if state not in ("ok", "starting"):
-            is_slow = state.startswith("degraded")
+        is_slow, what = state.startswith("degraded"), state.removeprefix("degraded: ")
+        if what not in ("ok", "starting"):
             yield Step(
-                state="down" if not is_slow else "held",
+                state=facts.improvement["verdict"] if is_slow else "down",
                 severity="warning" if is_slow else "critical",
                 what=f"{name}: {state}.",
                 do="Read under Health what is behind it; the log of the service has the cause.",
@@ -79,13 +81,14 @@ def _fallen(facts: Facts) -> Iterator[Step]:
     lately, found = facts.improvement["lately"], facts.improvement
     freeze = () if facts.pinned is not None else (Order("pin", facts.live),)
     if lately["verdict"] == "worse":
-        best = lately["best"]["version"].version
-        back = () if best == facts.live else (Order("rollback", best),)
+        best = None if lately["best"]["version"] is None else lately["best"]["version"].version
+        by = "" if best is None else f", most of which version {best} answered"
+        back = () if best is None or best == facts.live else (Order("rollback", best),)
         yield Step(
             state="worse",
             severity="critical",
             what=f"The newest {lately['turns']} turns are rewarded {-lately['difference']:.2f} less than the best "
-            f"before them, most of which version {best} answered.",
+            f"before them{by}.",
             do="If nothing else has changed, go back to that version; freeze releases while you look.",
             view="curves",
             orders=(*back, *freeze),
@@ -109,7 +112,7 @@ def _alarmed(facts: Facts) -> Iterator[Step]:
         found = alarm.opening
         holds = " It holds releases until it is acknowledged." if alarm.holds_releases else ""
         yield Step(
-            state="held" if alarm.holds_releases else "no difference",
+            state="held" if alarm.holds_releases else facts.improvement["verdict"],
             severity=found.severity,
             what=f"Alarm {found.monitor.replace('_', ' ')}, {found.workload or 'service'}: {found.meaning}{holds}",
             do=ADVICE.get(found.monitor, "Look at its figures."),
@@ -160,12 +163,22 @@ def _stopped(facts: Facts) -> Iterator[Step]:
     if facts.is_held or facts.live_since is None or facts.newest_reward is None:
         return
     waited_s = (facts.newest_reward - facts.live_since).total_seconds()
-    if waited_s >= STUCK_S and facts.rewarded_since >= STUCK_TURNS:
+    if waited_s < STUCK_S or facts.rewarded_since < STUCK_TURNS:
+        return
+    if facts.learns:
         yield Step(
             state="stuck",
             severity="warning",
             what=f"Nothing was released for {waited_s / 60:.0f} minutes, although turns were rewarded all the time.",
             do="See under Health whether learner and releases work, and under Releases why versions were refused.",
+            view="health",
+        )
+    else:
+        yield Step(
+            state=facts.improvement["verdict"],
+            severity="info",
+            what="The learner is turned off: rewards come, and no version is made of them.",
+            do="Turn it on (learner.enabled), if it should learn.",
             view="health",
         )
 

@@ -12,7 +12,7 @@ from api.operator.figures.improvement import improvement
 from api.operator.figures.next_steps import STUCK_TURNS, Facts, next_steps
 from api.operator.health import readiness_of
 from api.turns.lookup import read
-from core.ids import Namespace
+from core.ids import Namespace, PolicyRef
 from core.store.work import View
 
 _ALARMS = 20  # of which is told
@@ -27,18 +27,21 @@ def overview_router(context: Context) -> APIRouter:
         """Return how the service stands and what to do next.
 
         `state` is `down`, `worse` (than it began, or than it was), `held` (by an alarm or an order), `stuck` (rewards
-        come and nothing is released), `frozen`, `better`, `no difference`, `too early` or `first`. `next` says what
+        come and nothing is released), `frozen`, or else what is said of the first version: `better`, `no difference`,
+        `too early` or `first`. `next` says what
         is the matter, what to do, in which view of the console, and which orders would help; the most urgent comes
         first. `improvement` is the answer of `GET /v1/improvement`."""
         identity = identity_of(request)
         only_parameters(request)
         sees_all = "admin" in identity.scopes
-        known = await read(services, lambda view: _known(view, services, identity.namespace, sees_all=sees_all))
+        live = services.policy.live_version
+        known = await read(services, lambda view: _known(view, services, identity.namespace, live, sees_all=sees_all))
         recent = await services.live_state.counts(identity.namespace)
         facts = Facts(
             **known,
             components=readiness_of(services)["components"],
-            live=services.policy.live_version.version,
+            learns=services.learns,
+            live=live.version,
             requests=recent.counts.get(REQUESTS, 0),
             errors=recent.counts.get(ERRORS, 0),
         )
@@ -48,7 +51,7 @@ def overview_router(context: Context) -> APIRouter:
                 "object": "overview",
                 "state": steps[0].state,
                 "next": steps,
-                "live": services.policy.live_version,
+                "live": live,
                 "live_since": facts.live_since,
                 "pinned": facts.pinned,
                 "held": facts.held,
@@ -59,8 +62,10 @@ def overview_router(context: Context) -> APIRouter:
     return router
 
 
-def _known(view: View, services: ApiServices, namespace: Namespace, *, sees_all: bool) -> dict[str, Any]:
-    now, live = services.clock.now(), services.policy.live_version
+def _known(
+    view: View, services: ApiServices, namespace: Namespace, live: PolicyRef, *, sees_all: bool
+) -> dict[str, Any]:
+    now = services.clock.now()
     switches = view.fleet.switches(services.cluster)
     since = view.releases.live_since(services.cluster)
     newest = view.curves.first_worth(namespace, STUCK_TURNS)

@@ -5,6 +5,7 @@ reward is void has none."""
 
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -203,6 +204,7 @@ class Curves(Repository):
         return list(first.values())
 
 
+@lru_cache(maxsize=4096)
 def _ref(policy: str, version: int) -> PolicyRef:
     return PolicyRef(PolicyName(policy), Version(version))
 

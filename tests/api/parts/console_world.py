@@ -107,14 +107,14 @@ def put_spanned(store: Store, start: datetime) -> None:
 
 
 def put_rewarded(
-    store: Store, version: int, values: Sequence[float], start: datetime, first: int, arm: Arm = "live"
+    store: Store, version: int | None, values: Sequence[float], start: datetime, first: int, arm: Arm = "live"
 ) -> None:
     """Write a turn of this version, in a session of its own, and its reward for each value.
 
-    They come a second each, from the second `first` on."""
+    They come a second each, from the second `first` on. `version` None: the turns have no tokens."""
     told = []
     for number, value in enumerate(values, first):
-        spans = (VersionSpan(start=0, end=9, version=base_ref(version)),)
+        spans = () if version is None else (VersionSpan(start=0, end=9, version=base_ref(version)),)
         name = f"v{version}-{arm}-{number:06}"
         changes: dict[str, Any] = {"inference_id": InferenceId(name), "session_id": SessionId(f"session-{name}")}
         changes |= {"arm": arm, "policy_versions": spans, "received_at": start + timedelta(seconds=number)}

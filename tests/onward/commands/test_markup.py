@@ -1,5 +1,8 @@
-"""What users and operators wrote is shown as it is, also where it looks like the terminal's markup."""
+"""What users and operators wrote is shown as it is, also where it looks like markup; and to whoever still reads."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +79,12 @@ def test_what_doctor_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     (tmp_path / "onward.toml").write_text(f'["{WORDS}"]')
     assert doctor.examine(tmp_path, {}) == 1
     assert WORDS in capsys.readouterr().out
+
+
+def test_who_has_read_enough_is_told_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)  # as `head` does once it has its lines
+    prints = "import onward.cli as cli; cli.app.command(lambda: print('x'), name='x'); cli.main()"
+    ended = subprocess.run([sys.executable, "-c", prints, "x"], stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, b"")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from api_harness import Service, serve
 from console_world import TURNS, VERSIONS, fill, put_rewarded, some_good
@@ -13,7 +14,7 @@ from console_world import TURNS, VERSIONS, fill, put_rewarded, some_good
 from api.operator.figures.improvement import BASE_NEEDED, NEEDED
 from api.operator.figures.intervals import estimate, quantile
 from core.clock import ManualClock
-from core.ids import base_ref
+from core.ids import Namespace, base_ref
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -66,7 +67,7 @@ def test_it_is_better_by_so_much(service: Service) -> None:
     assert (found["verdict"], found["how"], found["versions"]) == ("better", "earlier", [2, 2])
     assert (found["turns"], found["base_turns"], found["first"]) == (300, 300, 1)
     assert (found["mean"], found["base_mean"]) == (pytest.approx(0.6), pytest.approx(0.3))
-    assert found["difference"] == pytest.approx(0.3, abs=0.02), "each user held against themselves"
+    assert found["difference"] == pytest.approx(0.3, abs=0.03), "each user held against themselves"
     at_one_look = 1.96 * math.sqrt((0.3 * 0.7 + 0.6 * 0.4) / 300)
     assert 0 < found["low"] < found["difference"] - at_one_look
 
@@ -102,6 +103,19 @@ def test_it_is_as_good_as_ever_until_it_falls(service: Service) -> None:
     assert found["low"] < found["difference"] < found["high"] < 0
 
 
+def test_turns_count_by_what_they_were_first_given(service: Service) -> None:
+    """What users say later of the newest turns has not been said yet, but of the older ones."""
+    service.policy.live_version = base_ref(2)
+    put_rewarded(service.store, 1, some_good(300, 0.6), START, 0)
+    put_rewarded(service.store, 2, some_good(300, 0.6), START, 300)
+    before = service.get("/v1/improvement").json()["lately"]
+    with service.store.work() as work:
+        oldest = [reward for _, reward in work.rewards.after(Namespace("default"), 0, 300)]
+        work.rewards.put([(0, msgspec.structs.replace(reward, revision=1, value=1.0)) for reward in oldest])
+    assert service.get("/v1/improvement").json()["lately"] == before
+    assert before["verdict"] == "no difference"
+
+
 def test_a_slow_fall_shows_against_an_hour_ago(tmp_path: Path) -> None:
     """What came just before has fallen as well, so that among the newest turns none are better."""
     with serve(tmp_path, clock=ManualClock(START + timedelta(seconds=6000))) as service:
@@ -111,6 +125,16 @@ def test_a_slow_fall_shows_against_an_hour_ago(tmp_path: Path) -> None:
         found = service.get("/v1/improvement").json()["lately"]
     assert (found["verdict"], found["best"]["version"]) == ("worse", 1)
     assert found["best"]["to"] == "2026-01-02T00:05:01Z"
+
+
+def test_turns_without_tokens_are_of_no_version(service: Service) -> None:
+    put_rewarded(service.store, None, some_good(300, 0.9), START, 0)
+    put_rewarded(service.store, 2, some_good(300, 0.3), START, 300)
+    service.policy.live_version = base_ref(2)
+    assert service.get("/v1/improvement").json()["lately"]["best"]["version"] is None
+    first = service.get("/v1/overview").json()["next"][0]
+    assert first["what"].endswith(" less than the best before them.")
+    assert [order["kind"] for order in first["orders"]] == ["pin"]
 
 
 def test_it_is_too_early_to_say(service: Service) -> None:
@@ -135,7 +159,7 @@ def test_users_held_back_are_what_it_is_held_against(service: Service) -> None:
     service.policy.live_version = base_ref(2)
     found = service.get("/v1/improvement").json()
     assert (found["how"], found["turns"], found["base_turns"]) == ("holdback", 250, 100)
-    assert found["difference"] == pytest.approx(0.1, abs=0.02)
+    assert found["difference"] == pytest.approx(0.1, abs=0.03)
     assert service.get("/v1/improvement?turns=3").json()["error"]["param"] == "turns"
 
 

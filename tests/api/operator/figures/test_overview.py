@@ -31,8 +31,8 @@ WORSE = {"verdict": "worse", "difference": -0.25, "turns": 300, "best": {"versio
 def facts(verdict: str = "better", lately: Any = None, **known: Any) -> Facts:
     improvement = {"verdict": verdict, "first": base_ref(1), "difference": 0.25 if verdict == "better" else -0.25}
     usual: dict[str, Any] = {
-        "components": {"learner": "ok"}, "alarms": (), "is_held": False, "live": 44, "pinned": None, "held": (),
-        "live_since": NOW, "rewarded_since": 0, "newest_reward": NOW, "requests": 100, "errors": 0,
+        "components": {"learner": "ok"}, "alarms": (), "is_held": False, "learns": True, "live": 44, "pinned": None,
+        "held": (), "live_since": NOW, "rewarded_since": 0, "newest_reward": NOW, "requests": 100, "errors": 0,
     }  # fmt: skip
     return Facts(improvement={**improvement, "lately": lately or {"verdict": "no difference"}}, **usual | known)
 
@@ -59,12 +59,19 @@ STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
         facts("worse"), "worse", "Rewards are 0.25 below those of version 1,", (Order("rollback", 1), Order("pin", 44))
     ),
     "a stage is down": (facts(components={"learner": "down: x"}), "down", "learner: down: x.", ()),
-    "a stage starts": (facts(components={"learner": "starting"}), "better", "Rewards are 0.25 above", ()),
+    "stages start": (
+        facts(components={"api": "starting", "learner": "degraded: starting"}), "better", "Rewards are 0.25 above", ()
+    ),
+    "a stage lags": (facts(components={"learner": "degraded: it waits"}), "better", "learner: degraded: it waits.", ()),
+    "a monitor warns": (facts(alarms=[alarm(severity="warning")]), "better", "Alarm no edits, chat: It asks.", ()),
     "an alarm holds": (facts(alarms=[HOLDING], is_held=True), "held", "Alarm no edits, chat: It asks. It holds", ()),
     "another's alarm holds": (facts(is_held=True), "held", "An alarm of another namespace holds releases.", ()),
     "requests fail": (facts(errors=6), "down", "6 of the last minute's 100 requests were answered with an error.", ()),
     "nothing is released": (
         facts(rewarded_since=STUCK_TURNS, newest_reward=LATE), "stuck", "Nothing was released for 5 minutes", ()
+    ),
+    "nothing is learned": (
+        facts(rewarded_since=STUCK_TURNS, newest_reward=LATE, learns=False), "better", "The learner is turned off", ()
     ),
     "releases are frozen": (
         facts(pinned=44, rewarded_since=STUCK_TURNS, newest_reward=LATE), "frozen", "Releases are frozen: version 44",
