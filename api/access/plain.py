@@ -76,14 +76,15 @@ def digits(text: str, highest: int) -> int | None:
     return number if number <= highest else None
 
 
-def whole_number(request: Request, name: str, default: int, highest: int) -> int:
+def whole_number(request: Request, name: str, default: int, highest: int, least: int = 0) -> int:
     """Return a query parameter as a number. Raises InvalidRequest naming it."""
     text = request.query_params.get(name)
     if text is None:
         return default
     number = digits(text, highest)
-    if number is None:
-        raise InvalidRequest(f"{name}: must be a whole number of at most {highest}", param=name)
+    if number is None or number < least:
+        above = f"from {least} to" if least else "of at most"
+        raise InvalidRequest(f"{name}: must be a whole number {above} {highest}", param=name)
     return number
 
 

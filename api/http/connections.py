@@ -122,15 +122,25 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._phase is Phase.NOTHING and self._is_idle():  # also for line breaks before a request
             self._enter(Phase.HEADERS)
         self._unset_keepalive_if_required()
+        if self._phase is Phase.HEADERS and self._is_large(data):
+            return
         try:
             self._parse(data)
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
         if self._phase is Phase.HEADERS:
             self._header_bytes += len(data)
-            if self._header_bytes > self.guard.settings.header_bytes:
-                most = self.guard.settings.header_bytes
-                self._end(431, "headers", "headers_too_large", f"the headers are larger than {most} bytes")
+
+    def _is_large(self, data: bytes) -> bool:
+        """Return whether the head is larger than it may be, as far as it arrived, and refuse it then."""
+        most = self.guard.settings.header_bytes
+        if self._header_bytes + len(data) <= most:
+            return False
+        end = data.find(b"\r\n\r\n")
+        if 0 <= end <= most - self._header_bytes:  # the rest is its body
+            return False
+        self._end(431, "headers", "headers_too_large", f"the headers are larger than {most} bytes")
+        return True
 
     def _parse(self, data: bytes) -> None:
         """Read what arrived, without a wish for another protocol, which a server may ignore (RFC 9110, 7.8).

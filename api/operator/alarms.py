@@ -45,7 +45,7 @@ def alarms_router(context: Context) -> APIRouter:
         only_parameters(request, "state", "before", "limit")
         only_open = _only_open(request)
         before = whole_number(request, "before", _LARGEST_SEQUENCE, _LARGEST_SEQUENCE)
-        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE, least=1)
         namespace = None if "admin" in identity.scopes else identity.namespace
         page = await read(services, lambda view: view.alarms.newest(namespace, before, limit + 1, only_open=only_open))
         shown, rest = page[:limit], page[limit:]

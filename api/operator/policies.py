@@ -92,7 +92,7 @@ def policies_router(context: Context) -> APIRouter:
         namespace's only that there is one); `orders` the newest orders, with who gave them."""
         only_parameters(request, "limit", "before")
         identity = identity_of(request)
-        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE, least=1)
         before = whole_number(request, "before", LARGEST_INTEGER, LARGEST_INTEGER)
         page = await read(services, lambda view: view.policies.newest(limit + 1, before=before))
         listed, rest = page[:limit], page[limit:]
@@ -135,7 +135,7 @@ def _history_routes(router: APIRouter, context: Context) -> None:
         only_parameters(request, "after", "limit")
         identity = identity_of(request)
         after = whole_number(request, "after", 0, 1 << 53)
-        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE, least=1)
         listed = await read(services, lambda view: view.releases.after(after, limit))
         soon = await read(services, lambda view: view.files.servable({release.version for _, release in listed}))
         data = [
@@ -149,7 +149,7 @@ def _history_routes(router: APIRouter, context: Context) -> None:
     async def list_experiments(request: Request) -> Response:
         """Return canaries, the newest first, with verdict and figures."""
         only_parameters(request, "limit")
-        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE, least=1)
         listed = await read(services, lambda view: view.experiments.newest(services.cluster, limit))
         return json_response({"object": "list", "data": [to_builtins(each) for each in listed]})
 

@@ -106,7 +106,7 @@ def rewards_router(context: Context) -> APIRouter:
         only_parameters(request, "after", "before", "limit")
         after = whole_number(request, "after", 0, LARGEST_INTEGER)
         before = whole_number(request, "before", LARGEST_INTEGER, LARGEST_INTEGER)
-        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _PAGE)
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _PAGE, least=1)
         if "before" in request.query_params:
             if "after" in request.query_params:
                 raise InvalidRequest("after, before: give only one of them", param="before")

@@ -102,7 +102,7 @@ def _search(request: Request) -> Search:
         least_reward=_reward(request, "least_reward"),
         most_reward=_reward(request, "most_reward"),
         before=min(bounds, default=None),
-        limit=max(1, whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)),
+        limit=whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE, least=1),
     )
 
 

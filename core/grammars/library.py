@@ -24,6 +24,7 @@ MAX_GRAMMAR_BYTES: Final = 128 << 10
 TOO_COMPLEX: Final = "grammar_too_complex"
 _MOST_COMPILED: Final = 32  # each has up to some MiB of states
 _MOST_OF_A_SCOPE: Final = 8  # so that nobody's take the place of all others'
+_NOT_SAID: Final = "<non-verbose/>"  # in place of the library's reasons, where it gives up
 _LIMITS: Final = LLParserLimits(
     initial_lexer_fuel=500_000,  # 10 ms
     step_lexer_fuel=100_000,  # 7 ms
@@ -120,4 +121,6 @@ def _vocabulary_of(directory: Path) -> int:
 def _in_short(error: str) -> str:
     """Return the library's words without the places in a grammar that its reader has not written."""
     line = " ".join(error.split("\n<state>")[0].split())
+    if _NOT_SAID in line:
+        return 'the grammar cannot be compiled: a part of it may stand for itself alone, as in {"$ref": "#"}'
     return line if len(line) <= 300 else f"{line[:300]}…"

@@ -70,6 +70,8 @@ class Trials:
     def _verdict(self, key: bytes, asked: bytes, until_s: float) -> Verdict:
         with self._lock:
             known = self._known.get(key)
+            if known is not None:
+                self._known.move_to_end(key)  # another's many grammars displace what nobody asks for any more
         if known is not None:
             return known
         try:

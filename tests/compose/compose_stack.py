@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -217,5 +218,5 @@ def ask(url: str, key: str, body: Mapping[str, Any] | None = None, timeout_s: fl
     except urllib.error.HTTPError as error:
         with error:
             raise Refused(f"{error.code}: {error.read().decode(errors='replace')[:500]}") from None
-    except (OSError, ValueError) as error:  # away, broken off, or half an answer
+    except (OSError, ValueError, HTTPException) as error:  # away, broken off, or half an answer
         raise Refused(repr(error)) from error

@@ -28,7 +28,7 @@ def audit_router(context: Context) -> APIRouter:
         identity = identity_of(request)
         only_parameters(request, "before", "limit")
         before = whole_number(request, "before", LARGEST_INTEGER, LARGEST_INTEGER)
-        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE, least=1)
         namespace = None if "admin" in identity.scopes else identity.namespace
         page = await read(services, lambda view: view.audit.newest(namespace, before, limit + 1))
         shown, rest = page[:limit], page[limit:]

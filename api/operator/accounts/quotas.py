@@ -26,7 +26,7 @@ def quotas_router(context: Context) -> APIRouter:
         late; `left` is null where there is no limit."""
         identity = identity_of(request)
         only_parameters(request, "limit")
-        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE)
+        limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE, least=1)
         now = services.clock.now()
         month, namespace = month_of(now), identity.namespace
         used = await read(services, lambda view: view.spending.of_namespace(month, namespace, limit))

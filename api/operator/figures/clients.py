@@ -34,7 +34,7 @@ def clients_router(context: Context) -> APIRouter:
         source), are what this process has counted since its start. All are of the caller's namespace."""
         identity = identity_of(request)
         only_parameters(request, "turns")
-        limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
+        limit = whole_number(request, "turns", _TURNS, _MOST_TURNS, least=1)
         turns, told = await read(services, lambda view: _turns(view, identity.namespace, limit))
         return json_response(
             {

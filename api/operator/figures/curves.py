@@ -42,7 +42,7 @@ def curves_router(context: Context) -> APIRouter:
         arm, and how long feedback took to be served, by version."""
         identity = identity_of(request)
         only_parameters(request, "turns", "workload")
-        limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
+        limit = whole_number(request, "turns", _TURNS, _MOST_TURNS, least=1)
         workload = request.query_params.get("workload")
         return json_response(
             await read(services, lambda view: _curves(view, services.cluster, identity.namespace, limit, workload))
@@ -56,7 +56,7 @@ def curves_router(context: Context) -> APIRouter:
         tokens and seconds of a turn."""
         identity = identity_of(request)
         only_parameters(request, "turns", "workload")
-        limit = whole_number(request, "turns", _ACTIONS, _MOST_ACTIONS)
+        limit = whole_number(request, "turns", _ACTIONS, _MOST_ACTIONS, least=1)
         workload = request.query_params.get("workload")
         found = await read(services, lambda view: view.curves.conduct(identity.namespace, limit))
         turns = [turn for turn in found if workload in (None, turn.workload)]

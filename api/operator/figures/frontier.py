@@ -39,7 +39,7 @@ def frontier_router(context: Context) -> APIRouter:
         cheap."""
         identity = identity_of(request)
         only_parameters(request, "turns", "workload")
-        limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
+        limit = whole_number(request, "turns", _TURNS, _MOST_TURNS, least=1)
         workload = request.query_params.get("workload")
         found, first = await read(services, lambda view: _look(view, identity.namespace, limit))
         chosen = [each for each in found if workload in (None, each[0].workload)]

@@ -34,7 +34,7 @@ def serving_router(context: Context) -> APIRouter:
         Both are null to a key without the scope admin where other namespaces use the service, too."""
         identity = identity_of(request)
         only_parameters(request, "turns")
-        limit = whole_number(request, "turns", _TURNS, _MOST_TURNS)
+        limit = whole_number(request, "turns", _TURNS, _MOST_TURNS, least=1)
         turns = await read(services, lambda view: view.recent.served(identity.namespace, limit))
         is_shown = context.keys.sees_all(identity)
         return json_response(

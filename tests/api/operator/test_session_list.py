@@ -137,6 +137,7 @@ def test_nobody_else_lists_them(make_service: MakeService) -> None:
         ("until=9999999", "until"),
         ("least_reward=much", "least_reward"),
         ("limit=201", "limit"),
+        ("limit=0", "limit"),
         ("session=%00", "session"),
         ("before=%20", "before"),
         ("turns=3", "turns"),

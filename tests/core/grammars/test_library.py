@@ -96,6 +96,11 @@ def test_a_schema_elsewhere_is_not_fetched() -> None:
         Grammars(TINY).matcher(Grammar(text=schema_grammar({"$ref": "http://127.0.0.1:9/schema.json"})), STOPS)
 
 
+def test_a_schema_that_stands_for_itself_is_refused_in_words() -> None:
+    with pytest.raises(InvalidRequest, match="may stand for itself alone"):
+        Grammars(TINY).matcher(Grammar(text=schema_grammar({"allOf": [{"$ref": "#"}]})), STOPS)
+
+
 def test_as_many_are_kept_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_MOST_COMPILED", 3)
     grammars = Grammars(TINY)

@@ -84,6 +84,16 @@ def test_what_one_asked_for_is_not_known_to_another(trials: Trials) -> None:
     assert len(tried) == 3
 
 
+def test_what_is_asked_for_again_is_not_displaced(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.grammars.trials._MOST_KNOWN", 2)
+    for scope in ("often", "once", "often", "others"):
+        trials.check(EASY, STOPS, late_s(), scope)
+    trials._idle.get()  # nobody is there to try it
+    trials.check(EASY, STOPS, time.monotonic(), "often")
+    with pytest.raises(Overloaded):
+        trials.check(EASY, STOPS, time.monotonic(), "once")
+
+
 def test_a_process_that_was_killed_is_started_again(trials: Trials) -> None:
     trials.check(EASY, STOPS, late_s())
     running = process_of(trials)

@@ -4,6 +4,7 @@
 call."""
 
 import logging
+import os
 import shlex
 import shutil
 import subprocess
@@ -60,7 +61,7 @@ def compile_library() -> None:
     if compiler is None:
         raise OSError("there is no C++ compiler (c++, g++ or clang++)")
     made.parent.mkdir(parents=True, exist_ok=True)
-    partial = made.with_suffix(".partial")
+    partial = made.with_suffix(f".{os.getpid()}.partial")  # two that compile at once are in nobody's way
     command = [compiler, str(_SOURCE), *_FLAGS, *_PLACES, "-o", str(partial)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
