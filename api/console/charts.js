@@ -2,16 +2,16 @@
 
 import { make } from "./dom.js";
 
-const HEIGHT = 190, COLOURS = 8, FAINT = "2e";
+const HEIGHT = 206, COLOURS = 8, FAINT = "2e", FONT = "11px system-ui";
 const UNSEEN = { width: 0, stroke: "transparent", spanGaps: true, points: { show: false } };
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** One figure. `over`: "time" (seconds since 1970) or "version". `show` makes a value's words; `range` of the y axis,
- * where it is fixed; `lacks`: what has to come before there is anything to draw. */
+/** One figure. `over`: "time" (seconds since 1970) or "version". `unit`: what the y axis counts; `show` makes a value's
+ * words; `range` of that axis, where it is fixed; `lacks`: what has to come before there is anything to draw. */
 export class Chart {
-  constructor(title, note, { over, show, range = null, lacks = "a turn that has a reward" }) {
-    Object.assign(this, { over, show, range, lacks, plot: null, names: [], shaded: [], dotted: [], data: [[]] });
+  constructor(title, note, { over, unit, show, range = null, lacks = "a turn that has a reward" }) {
+    Object.assign(this, { over, unit, show, range, lacks, plot: null, names: [], shaded: [], dotted: [], marks: [], data: [[]] });
     this.legend = make("div", "legend");
     this.plane = make("div", "plane");
     this.figure = make("figure", "card", make("figcaption", "", make("h3", "", title), make("small", "", note)),
@@ -22,9 +22,12 @@ export class Chart {
   }
 
   /** `xs` ascending; `lines`: {name: values}, null where there is none. Of those names that have them, `bands`:
-   * {name: [lows, highs]} is shaded about the line, and `dots`: {name: values} stand beside it. */
-  draw(xs, lines, { bands = {}, dots = {} } = {}) {
+   * {name: [lows, highs]} is shaded about the line, and `dots`: {name: values} stand beside it; `marks`: [[x, word]]
+   * are drawn across the figure. */
+  draw(xs, lines, { bands = {}, dots = {}, marks = [] } = {}) {
+    this.marks = marks;
     const names = Object.keys(lines);
+    this.colours = coloursOf(this.title, names);
     const shaded = names.filter(name => bands[name]), dotted = names.filter(name => dots[name]);
     this.data = [xs, ...Object.values(lines), ...shaded.flatMap(name => bands[name]), ...dotted.map(name => dots[name])];
     if (!xs.length) return this.empty();
@@ -49,7 +52,8 @@ export class Chart {
     this.plane.replaceChildren();
     this.names = names;
     const [ink, grid] = [colour("--dim"), colour("--line")];
-    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "11px system-ui" };
+    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: FONT,
+      labelFont: FONT, labelSize: 16, labelGap: 0 };
     const options = {
       width: Math.max(200, this.plane.clientWidth),
       height: HEIGHT,
@@ -57,24 +61,48 @@ export class Chart {
       cursor: { y: false, drag: { x: false, y: false } },
       scales: { x: { time: this.over === "time" }, ...(this.range ? { y: { range: this.range } } : {}) },
       axes: [
-        { ...axis, size: 30, ...(this.over === "version" ? { incrs: STEPS } : { values: (_, ticks) => ticks.map(clock) }) },
-        { ...axis, size: 62, values: (_, ticks) => ticks.map(this.show) },
+        { ...axis, size: 30, label: this.over === "version" ? "version" : "time, UTC", ...(this.over === "version" ? { incrs: STEPS } : { values: (_, ticks) => ticks.map(clock) }) },
+        { ...axis, size: 54, label: this.unit, values: (_, ticks) => ticks.map(this.show) },
       ],
-      series: [{}, ...names.map((label, place) => ({
-        label, stroke: line(place), width: 2, spanGaps: true,
+      series: [{}, ...names.map(label => ({
+        label, stroke: this.line(label), width: 2, spanGaps: true,
         points: { size: 5, show: this.data[0].length < 40 && !this.dotted.length },
       })), ...this.shaded.flatMap(() => [UNSEEN, UNSEEN]), ...this.dotted.map(name => {
-        const of = line(names.indexOf(name));
+        const of = this.line(name);
         return { width: 0, stroke: of, paths: () => null, points: { show: true, size: 3, stroke: of, fill: of } };
       })],
       bands: this.shaded.map((name, place) => {
         const low = 1 + names.length + 2 * place;
-        return { series: [low + 1, low], fill: line(names.indexOf(name)) + FAINT };
+        return { series: [low + 1, low], fill: this.line(name) + FAINT };
       }),
-      hooks: { setCursor: [plot => this.tell(plot.cursor.idx)] },
+      hooks: { setCursor: [plot => this.tell(plot.cursor.idx)], draw: [plot => this.mark(plot, ink)] },
       tzDate: stamp => uPlot.tzDate(new Date(1000 * stamp), "Etc/UTC"),
     };
     this.plot = new uPlot(options, this.data, this.plane);
+  }
+
+  line(name) {
+    return colour(`--c${this.colours.get(name)}`);
+  }
+
+  /** Draw what happened at a moment: a line across, with its word at the top where there is room. */
+  mark({ ctx, bbox, scales, valToPos }, ink) {
+    ctx.save();
+    Object.assign(ctx, { strokeStyle: ink, fillStyle: ink, font: `${11 * devicePixelRatio}px system-ui`, textBaseline: "top", textAlign: "left" });
+    ctx.setLineDash([3, 3]);
+    let free = -Infinity;
+    for (const [x, word] of this.marks.filter(([x]) => x >= scales.x.min && x <= scales.x.max)) {
+      const at = valToPos(x, "x", true);
+      ctx.beginPath();
+      ctx.moveTo(at, bbox.top);
+      ctx.lineTo(at, bbox.top + bbox.height);
+      ctx.stroke();
+      const width = ctx.measureText(word).width;
+      if (at < free || at + width > bbox.left + bbox.width) continue;
+      ctx.fillText(word, at + 3, bbox.top + 2);
+      free = at + width + 8;
+    }
+    ctx.restore();
   }
 
   /** In the legend the values under the cursor; without one, each line's last. */
@@ -83,7 +111,7 @@ export class Chart {
     const x = place === null || place === undefined ? null : this.data[0][place];
     const where = x === null ? "last" : this.over === "version" ? `version ${x}` : clock(x);
     this.legend.replaceChildren(make("small", "", where), ...this.names.map((name, part) =>
-      make("span", "entry", make("i", `swatch c${part % COLOURS}`), `${name} `, make("b", "", worded(this.show, values[part])))));
+      make("span", "entry", make("i", `swatch c${this.colours.get(name)}`), `${name} `, make("b", "", worded(this.show, values[part])))));
     this.plane.setAttribute("aria-label", `${this.title}: ${this.legend.textContent}`);
   }
 
@@ -93,8 +121,21 @@ export class Chart {
 }
 
 const clock = stamp => new Date(1000 * stamp).toISOString().slice(11, 19);
-const line = place => colour(`--c${place % COLOURS}`);
+
 const worded = (show, value) => value === null || value === undefined ? "–" : show(value);
+const chosen = {};  // by figure: the colours that its series have had so far
+
+/** The colour of each series of a figure: as long as there are enough, its name's own, whatever comes beside it. */
+function coloursOf(title, names) {
+  const known = chosen[title] ??= new Map();
+  for (const name of names.filter(each => !known.has(each)).sort()) {
+    const taken = new Set(known.values());
+    let place = [...name].reduce((sum, letter) => (31 * sum + letter.codePointAt(0)) % 65521, 7) % COLOURS;
+    for (let tries = 0; taken.has(place) && tries < COLOURS; tries += 1) place = (place + 1) % COLOURS;
+    known.set(name, place);
+  }
+  return known;
+}
 
 /** Rows to columns: `xs`, and for each name the values at each x. Of several rows with one x the last counts. */
 export function columns(rows, x, pick) {

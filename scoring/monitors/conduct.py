@@ -19,7 +19,7 @@ def questions(window: Window) -> Finding | None:
 
 
 def no_edits(window: Window) -> Finding | None:
-    """Fewer turns than before edit something, in sessions with tools."""
+    """Turns edit less often than before, in sessions with tools."""
     return falls(window, _edits, 0.1)
 
 

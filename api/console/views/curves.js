@@ -13,15 +13,15 @@ const capital = name => name[0].toUpperCase() + name.slice(1);
 
 const charts = {
   quality: new Chart("Quality", "share of turns worth more than nothing, and mean reward: dots; their moving means, with 95 % bands",
-    { over: "time", show: amount }),
-  versions: new Chart("Reward by version", "mean, by arm, with its 95 % band", { over: "version", show: amount }),
-  parts: new Chart("Reward by part", "what each adds to a version's mean", { over: "version", show: amount }),
+    { over: "time", unit: "share, reward", show: amount }),
+  versions: new Chart("Reward by version", "mean, by arm, with its 95 % band", { over: "version", unit: "mean reward", show: amount }),
+  parts: new Chart("Reward by part", "what each adds to a version's mean", { over: "version", unit: "reward", show: amount }),
   latency: new Chart("Feedback to served", "from an outcome's arrival to the release of what learned from it",
-    { over: "version", show: duration, lacks: "the first version that learned from feedback" }),
+    { over: "version", unit: "time", show: duration, lacks: "the first version that learned from feedback" }),
   conduct: new Chart("Conduct", "share of a version's turns that search, edit, run tests",
-    { over: "version", show: share, range: [0, 1] }),
-  effort: new Chart("Effort", "tokens for each turn", { over: "version", show: value => value.toFixed(1) }),
-  pace: new Chart("Pace", "seconds for each turn", { over: "version", show: duration }),
+    { over: "version", unit: "share of turns", show: share, range: [0, 1] }),
+  effort: new Chart("Effort", "tokens for each turn", { over: "version", unit: "tokens", show: value => value.toFixed(1) }),
+  pace: new Chart("Pace", "seconds for each turn", { over: "version", unit: "time", show: duration }),
 };
 
 export async function refresh() {

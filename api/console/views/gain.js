@@ -32,7 +32,7 @@ const of = versions => !versions ? "" : versions[0] === versions[1] ? `version $
 /** The same of the newest turns, against the best before them. */
 function lately(found) {
   if (found.verdict === "too early") return [`Its best so far: known after ${number(found.needed)} rewarded turns, ${number(found.turns)} are there`, ""];
-  const best = `its best so far (${of(found.best.versions)}until ${time(found.best.to)})`;
+  const best = `its best so far (${of(found.best.versions)}rewarded until ${time(found.best.to)} UTC)`;
   const by = `${signed(found.difference)}${between(found)}`;
   if (found.verdict === "worse") return [`Worse than ${best}: ${by}`, "bad"];
   return [found.verdict === "better" ? `Better than ${best} by ${by}` : `As good as ${best}: ${by}`, ""];
@@ -43,7 +43,7 @@ function basis(found) {
   const [first, last] = found.versions;
   const ours = `${number(found.turns)} turns of ${first === last ? `version ${first}` : `versions ${first} to ${last}`}`;
   const theirs = found.how === "holdback" ? "of users held back on it, at the same time" : "when it served; users may have changed since";
-  return `mean reward, 95 % interval at every look: ${ours} against ${number(found.base_turns)} ${theirs}`;
+  return `mean reward with its 95 % interval: ${ours} against ${number(found.base_turns)} ${theirs}`;
 }
 
 /** Beside the live version: what is frozen or held, each with its undo; else the way to freeze. */

@@ -16,7 +16,7 @@ export async function header() {
   at("live").textContent = `version ${status.live} live`;
   at("live").className = "state live";
   const wrong = Object.entries(status.readiness.components).filter(([, state]) => state !== "ok");
-  at("ready").textContent = wrong.length ? wrong.map(([name, state]) => `${name}: ${state}`).join("; ") : "ready";
+  at("ready").textContent = wrong.length ? wrong.map(([name, state]) => `${name}: ${state}`).join("; ") : "all parts ready";
   at("ready").className = `state ${wrong.length ? "wrong" : "ok"}`;
   return status;
 }

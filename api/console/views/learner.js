@@ -8,31 +8,32 @@ const VERSIONS = 100;
 const fine = value => value.toPrecision(3);
 const share = value => `${(100 * value).toFixed(1)} %`;
 const count = value => value.toFixed(1);
-const over = (title, note, show, range = null) => new Chart(title, note, { over: "version", show, range, lacks: "an update of the learner" });
+const over = (title, unit, note, show, range = null) => new Chart(title, note,
+  { over: "version", unit, show, range, lacks: "an update of the learner" });
 
 /** Of each chart: itself, and its lines: {name: figure}, or a function of a version's figures. */
 const CHARTS = [
-  [over("Loss", "a token's, by its terms; of late turns by KTO", fine),
+  [over("Loss", "loss", "a token's, by its terms; of late turns by KTO", fine),
     { loss: "loss", policy: "policy_loss", KL: "kl_loss", entropy: "entropy_loss", KTO: "kto_loss" }],
-  [over("Ratio", "policy over behaviour, of an update's tokens", fine),
+  [over("Ratio", "ratio", "policy over behaviour, of an update's tokens", fine),
     { "1 %": "ratio_p01", median: "ratio_p50", "99 %": "ratio_p99", most: "ratio_max" }],
-  [over("Left out", "share of tokens that a bound changed, or that are masked; share of turns left out", share, [0, 1]),
+  [over("Left out", "share", "share of tokens that a bound changed, or that are masked; share of turns left out", share, [0, 1]),
     figures => ({ bounded: figures.truncated, masked: figures.masked, turns: 1 - figures.kept_share })],
-  [over("KL and entropy", "k3 to the anchor; nats a token", fine), { KL: "kl", entropy: "entropy" }],
-  [over("Baseline", "how much of what sets rewards apart it knows", share), { explained: "explained_variance" }],
-  [over("Baseline's fit", "its own error, a token's", fine), { error: "value_loss" }],
-  [over("Gradient", "its norm, before it is clipped", fine), { norm: "gradient_norm" }],
-  [over("Staleness", "versions released since a token was sampled", count),
+  [over("KL and entropy", "nats a token", "k3 to the anchor; nats a token", fine), { KL: "kl", entropy: "entropy" }],
+  [over("Baseline", "share", "how much of what sets rewards apart it knows", share), { explained: "explained_variance" }],
+  [over("Baseline's fit", "error", "its own error, a token's", fine), { error: "value_loss" }],
+  [over("Gradient", "norm", "its norm, before it is clipped", fine), { norm: "gradient_norm" }],
+  [over("Staleness", "versions", "versions released since a token was sampled", count),
     { mean: "versions_behind", most: "versions_behind_max" }],
-  [over("Effective sample", "ESS of a micro-batch, as a share of it", share, [0, 1]), { ESS: "ess" }],
-  [over("Divergence", "k3 to the policy that sampled, a turn's mean", fine), { divergence: "divergence" }],
-  [over("Reward mass", "absolute advantage that trained weights, by the age of its outcome; what was left out", fine), mass],
-  [over("The learner's time", "share of it since the version before", share, [0, 1]), spent],
-  [over("Pace", "a second, while it updates: sampled tokens; positions, with prompts", value => value.toFixed(0)),
+  [over("Effective sample", "share", "ESS of a micro-batch, as a share of it", share, [0, 1]), { ESS: "ess" }],
+  [over("Divergence", "nats", "k3 to the policy that sampled, a turn's mean", fine), { divergence: "divergence" }],
+  [over("Reward mass", "advantage", "absolute advantage that trained weights, by the age of its outcome; what was left out", fine), mass],
+  [over("The learner's time", "share", "share of it since the version before", share, [0, 1]), spent],
+  [over("Pace", "a second", "a second, while it updates: sampled tokens; positions, with prompts", value => value.toFixed(0)),
     { tokens: "tokens_per_s", positions: "positions_per_s" }],
-  [over("Checkpoints", "what they take of the disk, in gigabytes", value => (value / 1e9).toFixed(2)),
+  [over("Checkpoints", "gigabytes", "what they take of the disk, in gigabytes", value => (value / 1e9).toFixed(2)),
     { "on disk": "checkpoint_disk_bytes" }],
-  [over("MFU", "share of learner.compute.peak_tflops, where that is set", share), { MFU: "mfu" }],
+  [over("MFU", "share", "share of learner.compute.peak_tflops, where that is set", share), { MFU: "mfu" }],
 ];
 
 const AGES = { "1m": "a minute", "1h": "an hour", "1d": "a day", older: "older" };

@@ -14,7 +14,7 @@ const KINDS = { down: "bad", worse: "bad", held: "even", stuck: "even", frozen: 
 const ORDERS = { rollback: version => `back to version ${version}`, pin: () => "freeze releases", unpin: () => "unfreeze",
   unhold: version => `let version ${version} go on` };
 const quality = new Chart("Quality", "share of turns worth more than nothing, by time, with its 95 % band",
-  { over: "time", show: value => value.toFixed(2) });
+  { over: "time", unit: "share of turns", show: value => value.toFixed(2), range: [0, 1] });
 
 const card = (title, value, kind, ...notes) => make("div", "card", make("h3", "", title),
   make("p", `figure ${kind}`, value), ...notes.filter(Boolean).map(note => make("small", "block", note)));
@@ -29,7 +29,7 @@ function nextStep({ severity, what, do: advice, view, orders }) {
   return make("li", "", line);
 }
 
-/** What `GET /v1/overview` says, in the page's first cards; `words`: how the newest turns stand,. */
+/** What `GET /v1/overview` says, in the page's first cards; `words`: how the newest turns stand. */
 export function show(found, words) {
   refill(at("next-steps"), found.next.map(nextStep), "nothing");
   const { lately } = found.improvement;
@@ -46,7 +46,7 @@ function traffic({ last_minute: minute }, { alarms }) {
   const share = minute.requests ? minute.errors / minute.requests : 0;
   const opened = alarms.filter(alarm => alarm.state === "opened");
   at("traffic").replaceChildren(
-    card("The last minute", `${number(minute.turns)} turns`, "", `${number(minute.requests)} requests`,
+    card("The last minute", `${number(minute.turns)} turns`, "", `${number(minute.requests)} requests, until ${time(new Date().toISOString())} UTC`,
       `${number(minute.errors)} errors${minute.errors ? `, ${percent(share)}` : ""}`),
     card("Open alarms", number(opened.length), opened.some(alarm => alarm.severity === "critical") ? "bad" : "",
       ...opened.slice(0, 3).map(alarm => alarm.monitor.replaceAll("_", " "))));
@@ -59,7 +59,8 @@ export async function refresh() {
   const over = pick => columns(curves.quality, row => Date.parse(row.at) / 1000, pick);
   const [xs, lines] = over(({ smooth }) => ({ quality: smooth.good }));
   quality.draw(xs, lines, { bands: { quality: [over(({ smooth }) => ({ low: smooth.good_low }))[1].low,
-    over(({ smooth }) => ({ high: smooth.good_high }))[1].high] } });
+    over(({ smooth }) => ({ high: smooth.good_high }))[1].high] },
+  marks: steps.filter(({ state }) => state === "live").map(({ at: when, version }) => [Date.parse(when) / 1000, `v${version}`]) });
   at("last-releases").replaceChildren(...steps.length ? steps.reverse().map(step)
     : [make("li", "empty", "Nothing was released yet: a version comes once there is feedback to learn from.")]);
 }

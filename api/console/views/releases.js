@@ -14,6 +14,7 @@ const MEANING = {
   pin: "Serve it, and release nothing else until it is unpinned.",
   unpin: "Release versions again.",
 };
+const WENT = { live: "went live", canary: "canary began" };  // a step is of its moment: a later one may follow
 const WORDS = { rollback: "roll back to" };
 const WAITS = "The order is given; the release controller has not answered yet.";
 let report = () => {};
@@ -104,7 +105,7 @@ function canary(running) {
 }
 
 const step = release => make("li", release.state, make("time", "", time(release.at)), make("div", "",
-  make("b", "", `version ${release.version} `), state(release.state),
+  make("b", "", `version ${release.version} `), make("span", `state ${release.state}`, WENT[release.state] ?? plain(release.state)),
   make("small", "", ` by ${release.by}`), make("small", "block", release.why)));
 
 const given = (order, steps) => make("li", order.error ? "rejected" : "", make("time", "", order.done_at ? time(order.done_at) : "waits"),

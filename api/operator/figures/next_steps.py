@@ -89,7 +89,7 @@ def _fallen(facts: Facts) -> Iterator[Step]:
             severity="critical",
             what=f"The newest {lately['turns']} turns are rewarded {-lately['difference']:.2f} less than the best "
             f"before them{by}.",
-            do="If nothing else has changed, go back to that version; freeze releases while you look.",
+            do="Freeze releases while you look; if nothing else has changed, go back to that version.",
             view="curves",
             orders=(*back, *freeze),
         )
@@ -110,7 +110,7 @@ def _alarmed(facts: Facts) -> Iterator[Step]:
         if alarm.state != "opened":
             continue
         found = alarm.opening
-        holds = " It holds releases until it is acknowledged." if alarm.holds_releases else ""
+        holds = " It holds releases until it is acknowledged, under Alarms." if alarm.holds_releases else ""
         yield Step(
             state="held" if alarm.holds_releases else facts.improvement["verdict"],
             severity=found.severity,
@@ -191,7 +191,7 @@ def _well(facts: Facts) -> Step:
         what, do = "There are too few rewarded turns to say more.", "Let it run, and look at the rewards that come."
     elif verdict == "better":
         what = f"Rewards are {found['difference']:.2f} above those of version {found['first'].version}."
-        do = "Nothing."
+        do = "Nothing needs to be done."
     else:
         what = "No difference from the first version is shown so far."
         do = "Let it run; a holdback of some users shows smaller differences."

@@ -32,7 +32,7 @@ def put_alarm(service: Service, alarm_id: str) -> None:
 
 def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_path: Path, world: Service) -> None:
     expect(open_page().locator("#gain")).to_contain_text(
-        re.compile(r"^No difference from version 1 is shown: .*As good as its best so far \(versions 1 to \d, until ")
+        re.compile(r"^No difference from version 1 is shown: .*As good as its best so far \(versions 1 to \d, rewarded until ")
     )
     with serve(tmp_path / "of-its-own") as service:
         page = open_page(of=service)
@@ -46,14 +46,14 @@ def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_p
         first, second = gain.locator("b").first, gain.locator("b").last
         expect(first).to_have_class("good")
         expect(first).to_contain_text(re.compile(r"^Better than version 1 by \+0\.\d\d \(\+0\.\d\d to \+0\.\d\d\)$"))
-        expect(second).to_contain_text(re.compile(r"its best so far \(versions 1 to 2, until 2026-01-02 00:0"))
+        expect(second).to_contain_text(re.compile(r"its best so far \(versions 1 to 2, rewarded until 2026-01-02 00:0"))
         expect(gain).to_contain_text(
-            "mean reward, 95 % interval at every look: 300 turns of version 2 against 100 of users held back on it, at"
+            "mean reward with its 95 % interval: 300 turns of version 2 against 100 of users held back on it, at"
             " the same time"
         )
         put_rewarded(service.store, 2, some_good(250, 0.3), START, 400)
         page.reload()
-        expect(first).to_contain_text("Worse than its best so far (versions 1 to 2, until 2026-01-02 00:0")
+        expect(first).to_contain_text("Worse than its best so far (versions 1 to 2, rewarded until 2026-01-02 00:0")
         expect(first).to_have_class("bad")
         put_rewarded(service.store, 1, [0.0] * 100, START, 600, arm="holdback")
         page.reload()
