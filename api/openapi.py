@@ -7,6 +7,7 @@ import msgspec
 
 from api.feedback.batches import FeedbackBatch
 from api.feedback.body import FeedbackBody
+from api.feedback.names import OutcomeList
 from api.feedback.reports.continues import ContinueData
 from api.feedback.reports.otlp.endpoint import LOGS, TRACES
 from api.operator.accounts.keys import KeyBody, RevokeBody, RotateBody
@@ -35,7 +36,7 @@ _GENERATING: dict[str, tuple[str, type, type, type]] = {
 }
 """Of each route: its name, and the structs of its body, of its answer, and of the parts of a streamed one."""
 _OF_OPERATORS = (OrderBody, AckBody, KeyBody, RotateBody, RevokeBody)
-_OTHERS = (CountBody, TokenCount, FeedbackBody, FeedbackBatch, ContinueData, TabbyEvent, *_OF_OPERATORS)
+_OTHERS = (CountBody, TokenCount, FeedbackBody, FeedbackBatch, OutcomeList, ContinueData, TabbyEvent, *_OF_OPERATORS)
 _FOREIGN = (*(body for _, body, _, _ in _GENERATING.values()), CountBody, ContinueData, TabbyEvent)
 """The bodies in whose whole depth fields that nobody knows are ignored by name (`api/http/foreign.py`)."""
 _STRUCTS = (*dict.fromkeys(struct for _, *structs in _GENERATING.values() for struct in structs), *_OTHERS)

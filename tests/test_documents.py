@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
+from shown_examples import NOT_RUN, RUN, examples
 
 from core import reward_spec, telemetry
 from core.settings import ApiKey, NamespaceSettings, Settings, TaskSetSettings, WorkloadSettings, load_settings
@@ -115,3 +116,23 @@ def test_the_glossary_has_each_term_once_in_the_order_of_the_alphabet() -> None:
 
 def test_the_swap_is_described_as_it_is() -> None:
     assert table() in (ROOT / "docs" / "architecture.md").read_text()
+
+
+def test_every_example_is_run_by_a_test_or_says_why_not() -> None:
+    """`shown_examples` lists them; each entry is of one example, and each test that it names is there and reads it."""
+    listed = {page: {**RUN.get(page, {}), **NOT_RUN.get(page, {})} for page in RUN.keys() | NOT_RUN.keys()}
+    assert sum(map(len, listed.values())) == sum(map(len, RUN.values())) + sum(map(len, NOT_RUN.values())), "twice"
+    unlisted = [
+        f"{each.page}: {each.text.splitlines()[0]}"
+        for each in examples()
+        if sum(map(each.text.startswith, listed.get(each.page, {}))) != 1
+    ]
+    assert not unlisted
+    assert len(examples()) == sum(map(len, listed.values())), "an entry is of no example"
+    assert not [each.page for each in examples() if not each.language], "say the language of a block of commands: sh"
+    for test in {test for tests in RUN.values() for test in tests.values()}:
+        path, _, name = test.partition("::")
+        source = (ROOT / path).read_text()
+        assert f"def {name}(" in source, test
+        for page in (page for page, tests in RUN.items() if test in tests.values()):
+            assert page.rpartition("/")[2] in source, f"{test} does not name {page}"

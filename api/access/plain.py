@@ -104,3 +104,9 @@ def json_body(schema: type, description: str) -> dict[str, Any]:
             "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema.__name__}"}}},
         }
     }
+
+
+def json_answer(schema: type, description: str) -> dict[str, Any]:
+    """Describe a JSON answer for a FastAPI route's `openapi_extra`."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema.__name__}"}}}
+    return {"responses": {"200": {"description": description, "content": content}}}

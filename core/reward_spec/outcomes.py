@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from core.events import Purpose
 from core.reward_spec.part import LARGEST, Number, Part, Seconds
@@ -19,6 +19,9 @@ class OutcomeSpec(Part):
     """One outcome by name."""
 
     type: Annotated[OutcomeType, BeforeValidator(lambda name: _OTHER_NAMES.get(name, name))]
+    meaning: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] | None = None
+    """The outcome in words, for those who send it: what it says, and when to send it (`GET /v1/outcomes`). No part of
+    what the spec means: it does not change the digest."""
     role: Role | None = None
     """The meaning of the outcome for an answer, by which monitors, the judge's agreement and contradictions count it.
     None: the usual role for that name (`USUAL`), where the type fits, else no role."""

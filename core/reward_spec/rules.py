@@ -77,7 +77,7 @@ class ScopeSpec(Part):
     namespace: str | None = None
     """None: of any."""
     outcomes: dict[str, Table] = Field(default_factory=dict)
-    """Changes to outcomes that the file has; their `type`, `role`, `level`, `measure` and bounds stay."""
+    """Changes to outcomes that the file has; their `type`, `meaning`, `role`, `level`, `measure` and bounds stay."""
     suggestion: Table = Field(default_factory=dict)
     session: Table = Field(default_factory=dict)
     effort: Table = Field(default_factory=dict)
@@ -94,7 +94,7 @@ class ScopeSpec(Part):
         fixed = {
             f"{name}.{key}"
             for name, raw in self.outcomes.items()
-            for key in ("type", "role", "level", "measure", "minimum", "maximum")
+            for key in ("type", "meaning", "role", "level", "measure", "minimum", "maximum")
             if key in raw
         }
         if fixed:
@@ -137,9 +137,10 @@ class RewardSpec(Rules):
         """Return the digest of the meaning.
 
         Entries at their defaults count as absent, so that a build with more entries than the last one gives the same
-        file the same name."""
+        file the same name; words for people (`meaning`) are no part of it."""
         meant = self.model_dump(mode="json", exclude_defaults=True)
         for name, entries in meant["outcomes"].items():
+            entries.pop("meaning", None)
             if entries.get("role") == USUAL.get(name):
                 entries.pop("role", None)
         canonical = json.dumps(meant, sort_keys=True, separators=(",", ":"))

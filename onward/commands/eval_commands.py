@@ -1,4 +1,4 @@
-"""The commands `onward evals` and `onward propose`: what a version must show before it serves.
+"""The commands `onward evals`, `onward ope` and `onward propose`: what a version must show before it serves.
 
 Modules that a command needs are imported when it runs, as in `onward.cli`."""
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from onward.commands.options import DEFAULT_DIRECTORY, Directory, Key, Set, overrides_of
+from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Key, Set, To, overrides_of
 
 evals = App(name="evals", help="Ask versions suites of cases, and compare two versions by them.")
 
@@ -39,6 +39,40 @@ def run_evals(
     live = None if live_url is None and live_model is None else (live_url or url, live_model or model)
     limits = (budget_s, concurrency, allow_commands)
     sys.exit(0 if run(suite, (url, model), live, limits, margin, key, as_json=json_) else 1)
+
+
+def ope(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    policy: Annotated[
+        list[Path] | None,
+        Parameter(negative="", help="A checkpoint's directory, in Hugging Face's format; may be repeated."),
+    ] = None,
+    version: Annotated[
+        list[int] | None, Parameter(negative="", help="A version of the service beside it; without any, the live one.")
+    ] = None,
+    holdout: Annotated[
+        float | None, Parameter(help="Only users whom `onward replay --holdout` of this share held out.")
+    ] = None,
+    from_: From = None,
+    to: To = None,
+    namespace: Annotated[str | None, Parameter(help="Only turns of this namespace.")] = None,
+    workload: Annotated[str | None, Parameter(help="Only turns of this workload.")] = None,
+    out: Annotated[Path | None, Parameter(help="A file for the report, as JSON.")] = None,
+    json_: Annotated[bool, Parameter(name="--json", negative="", help="The report, as JSON.")] = False,
+    set_: Set = None,
+) -> None:
+    """Estimate what checkpoints and versions would have earned on the logged turns, and compare them in pairs.
+
+    Each estimate has a 95 % interval, or says why there is none. Exit code 1 when none of them can be told."""
+    from onward.commands.output import console, show_json
+    from onward.replays.estimates.ope import evaluate, show
+    from onward.replays.exports.choice import choice_of
+
+    choice = choice_of(from_, to, namespace, workload)
+    report = evaluate(directory, policy or (), version or (), choice, holdout, out, overrides_of(set_))
+    show_json(report) if json_ else show(report, console())
+    sys.exit(0 if any(candidate["gains"] for candidate in report["candidates"]) else 1)
 
 
 def propose(

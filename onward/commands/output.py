@@ -18,7 +18,12 @@ def console() -> Console:
 def show_list(rows: Any, table: Table, *, as_json: bool) -> bool:
     """Show a list: its rows as JSON, whole, or as the table; return whether it was the table."""
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        show_json(rows)
     else:
         console().print(table)
     return not as_json
+
+
+def show_json(content: Any) -> None:
+    """Show it whole, to programs."""
+    print(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())

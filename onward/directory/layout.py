@@ -96,6 +96,11 @@ class Layout:
         return self.root / "rescore.partial"
 
     @property
+    def estimated(self) -> Path:
+        """The past as `onward ope` reads it, while it does."""
+        return self.root / "ope.partial"
+
+    @property
     def model_check(self) -> Path:
         """Digest of the model, code and processor of which the engine was last compared with transformers."""
         return self.root / "model_check"

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from core.errors import ConfigError
+from onward.replays.provenance import Versions, provenance
 from serving.evals.cases import Suite, load_suite
 from serving.evals.endpoint import Endpoint
 from serving.evals.gate import Bounds, GateDecision, evaluate
@@ -37,11 +38,12 @@ def run(
     check_options(margin, *limits[:2])
     suite, console = load_suite(directory), Console()
     if live is None:
-        results = asyncio.run(_alone(suite, candidate, key, Limits(*limits)))
-        console.print_json(data=_figures(suite, results)) if as_json else _show(console, results)
+        results, origin = asyncio.run(_alone(suite, candidate, key, Limits(*limits)))
+        console.print_json(data=_figures(suite, results) | origin) if as_json else _show(console, results)
         return all(result.score is not None for result in results)
-    verdict = asyncio.run(_beside(suite, candidate, live, key, Limits(*limits), Bounds(margin=margin)))
-    console.print_json(data={"suite": suite.digest, **asdict(verdict)}) if as_json else _tell(console, verdict)
+    verdict, origin = asyncio.run(_beside(suite, candidate, live, key, Limits(*limits), Bounds(margin=margin)))
+    told = {"suite": suite.digest, **asdict(verdict), **origin}
+    console.print_json(data=told) if as_json else _tell(console, verdict)
     return verdict.action == "pass"
 
 
@@ -57,17 +59,28 @@ def check_options(margin: float, budget_s: float, concurrency: int, reward_margi
             raise ConfigError(f"{option}: want {wanted}")
 
 
-async def _alone(suite: Suite, target: Target, key: str | None, limits: Limits) -> list[CaseResult]:
+async def _alone(
+    suite: Suite, target: Target, key: str | None, limits: Limits
+) -> tuple[list[CaseResult], dict[str, Any]]:
     async with aclosing(Endpoint(*target, key)) as endpoint:
-        return await run_suite(suite, endpoint, limits)
+        results = await run_suite(suite, endpoint, limits)
+        return results, {"provenance": await _origin(suite, target, endpoint)}
 
 
 async def _beside(
     suite: Suite, candidate: Target, live: Target, key: str | None, limits: Limits, bounds: Bounds
-) -> GateDecision:
+) -> tuple[GateDecision, dict[str, Any]]:
     async with AsyncExitStack() as stack:
         one, other = [await stack.enter_async_context(aclosing(Endpoint(*t, key))) for t in (candidate, live)]
-        return await evaluate(suite, one, other, limits, bounds)
+        decision = await evaluate(suite, one, other, limits, bounds)
+        origins = [await _origin(suite, *side) for side in ((candidate, one), (live, other))]
+        return decision, {"provenance": origins[0], "live_provenance": origins[1]}
+
+
+async def _origin(suite: Suite, target: Target, endpoint: Endpoint) -> dict[str, Any]:
+    """Return where a side's results come from; the seeds are those that cases state."""
+    seeds = {case.name: case.seed for case in suite.cases if case.temperature > 0}
+    return provenance(target[1], await endpoint.digest(), Versions(endpoint.versions), seeds)
 
 
 def _figures(suite: Suite, results: Sequence[CaseResult]) -> dict[str, Any]:

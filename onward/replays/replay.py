@@ -26,8 +26,9 @@ from core.settings import LearnerSettings
 from core.stages.rounds import Rounds
 from learner.stage import Learner
 from learner.versions.probe import probe_of_model
-from onward.replays.held_out import judge, split
+from onward.replays.estimates.held_out import judge, split
 from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
+from onward.replays.provenance import Versions, provenance_of
 from onward.replays.report import draw, pace_of, report_of, summary, write
 from onward.wiring.foundation import Foundation, open_foundation, open_offline, read_directory
 from onward.wiring.learner import solutions_kept_out
@@ -71,7 +72,8 @@ def replay_log(
         history = open_history(source, Topic.TURNS, *times)
         first, last = span(watched(history, progress, "look"), source.layout.root)
         with _made(out), closing(open_offline(out)) as target:
-            records = put_turns_of(watched(history, progress, "score"), target.store)
+            versions = Versions()
+            records = put_turns_of(versions.seen(watched(history, progress, "score")), target.store)
             rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
             learned, held = split(rewards, holdout, target)
             left_out = _learn(source, target, learned, settings, progress)
@@ -81,6 +83,7 @@ def replay_log(
                 "left_out": left_out,
                 "holdout": holdout,
                 "held_out": judged,
+                "provenance": provenance_of(source, versions, {"learner": settings.seed}),
             }
             pace = pace_of(target)
     write(report, pace, out)

@@ -1,6 +1,7 @@
 """The report of a replay: figures of the candidate and of every update, to be read, drawn and compared.
 
-Nothing in report.json depends on the machine or the time of day; what does is in pace.json."""
+Nothing in report.json depends on the machine or the time of day, but for the command and the commit in `provenance`;
+what does is in pace.json."""
 
 import hashlib
 import json

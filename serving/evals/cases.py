@@ -24,6 +24,8 @@ from core.errors import ConfigError, OnwardError
 from core.temperature import Temperature
 from serving.evals.checkers import Checker, Entry
 
+_MOST_TOKENS = 512  # of an answer whose case says nothing of it
+
 
 class CannotRun(OnwardError):
     """A case got no answer, or its answer could not be checked; says why."""
@@ -40,7 +42,8 @@ class Case(Entry):
     messages: tuple[Message, ...] = ()
     temperature: Temperature = 0.0
     seed: int | None = None
-    max_tokens: int = Field(default=512, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    """None: 512, or as many as the context has room for."""
     checker: Checker
     weight: float = Field(default=1.0, gt=0, lt=math.inf)
     group: str = Field(default="all", min_length=1)
@@ -51,6 +54,11 @@ class Case(Entry):
         if (self.prompt is None) == (not self.messages):
             raise ValueError("prompt, messages: want one of them")
         return self
+
+    @property
+    def most_tokens(self) -> int:
+        """The tokens that an answer may have where the context has room for so many."""
+        return _MOST_TOKENS if self.max_tokens is None else self.max_tokens
 
     def request(self) -> list[dict[str, str]]:
         """Return the messages in the form of OpenAI's chat completions."""

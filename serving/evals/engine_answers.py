@@ -55,7 +55,7 @@ class EngineAnswers:
             raise CannotRun(
                 f"its {len(prompt)} tokens leave no room for an answer within {self._policy.context_length}"
             )
-        sampling = Sampling(temperature=case.temperature, max_tokens=min(case.max_tokens, room), seed=case.seed)
+        sampling = Sampling(temperature=case.temperature, max_tokens=min(case.most_tokens, room), seed=case.seed)
         return GenerateRequest(
             inference_id=new_inference_id(new_session_id()),
             prompt_token_ids=prompt,

@@ -60,6 +60,8 @@ export interface Feedback {
 export interface OutcomeInfo {
   name: string;
   type: "boolean" | "number" | "text";
+  /** What it says, and when to send it. */
+  meaning: string | null;
   level: "inference" | "session" | null;
   role: string | null;
   minimum: number | null;

@@ -18,9 +18,10 @@ from onward.replays.exports.conversations import Conversations
 from onward.replays.exports.files import RowFile, require_free
 from onward.replays.exports.groups import Dpo, Grpo
 from onward.replays.exports.past import Past
-from onward.replays.exports.provenance import Tally, origin
 from onward.replays.exports.rows import Form, Kto, Lessons, Row, Sft, Turns
+from onward.replays.exports.tally import Tally
 from onward.replays.history import require_directory
+from onward.replays.provenance import provenance_of
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import Foundation, open_foundation
 from onward.wiring.learner import solutions_kept_out
@@ -79,7 +80,8 @@ def export_form(
             left_out = dict(sorted(lessons.left_out.items())) | gone
             done = Exported(tally.turns, file.rows, left_out, past.missing)
             if done.rows:
-                file.finish(origin(source, form, dict(choice.told)) | done.counts | tally.told())
+                origin = {"form": form, "choice": dict(choice.told)} | provenance_of(source, tally.versions)
+                file.finish(origin | done.counts | tally.told())
     return done
 
 

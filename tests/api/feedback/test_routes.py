@@ -255,8 +255,8 @@ def test_the_names_that_feedback_may_have_are_listed(service: Service) -> None:
     refused = service.post("/v1/feedback", {"inference_id": "x", "metric_name": "nothing", "value": True}).json()
     assert f"is not one of {', '.join(sorted(listed))}" in refused["error"]["message"]
     accepted = listed["accepted"]
-    assert (accepted["type"], accepted["role"]) == ("boolean", "accept")
-    assert listed["rating"]["type"] == "number"
+    assert (accepted["type"], accepted["role"], accepted["meaning"]) == ("boolean", "accept", "It was taken.")
+    assert (listed["rating"]["type"], listed["rating"]["meaning"]) == ("number", None)
 
 
 def test_the_document_describes_it_all(service: Service) -> None:
@@ -284,6 +284,9 @@ def test_the_document_describes_it_all(service: Service) -> None:
     for own in ("FeedbackBody", "FeedbackBatch", "KeyBody"):
         assert schemas[own]["additionalProperties"] is False
     assert {"messages", "tools", "session_id", "stop"} <= set(chat["properties"])
+    assert "when to send it" in schemas["OutcomeInfo"]["properties"]["meaning"]["description"]
+    listed = document["paths"]["/v1/outcomes"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert listed == {"$ref": "#/components/schemas/OutcomeList"}
     answer = document["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]
     assert set(service.chat("hi").headers) - {"date", "server", "content-length", "content-type"} <= set(
         answer["headers"]

@@ -54,7 +54,7 @@ _SEND_BUFFER = 16 << 10  # of the system, for each connection: so small that wha
 SPEC = RewardSpec.model_validate(
     {
         "outcomes": {
-            "accepted": {"type": "boolean", "weight": 1},
+            "accepted": {"type": "boolean", "weight": 1, "meaning": "It was taken."},
             "edited": {"type": "number", "weight": 0.5, "minimum": 0, "maximum": 1, "measure": "kept"},
             "edit_distance": {"type": "number", "weight": 0.5, "measure": "distance", "optimize": "min"},
             "survived_1h": {"type": "number", "weight": 0.5, "minimum": 0, "maximum": 1, "measure": "survived"},

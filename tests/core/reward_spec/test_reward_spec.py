@@ -37,6 +37,8 @@ def test_a_spec_is_read(file: Callable[[str], Path]) -> None:
 def test_the_shipped_spec_is_good() -> None:
     spec = load_reward_spec(Path(__file__).resolve().parents[3] / "onward" / "rewards.toml")
     assert {"accepted", "rejected", "edited", "tests_passed", "follow_up", "rating"} <= spec.outcomes.keys()
+    said = {name: outcome.meaning or "" for name, outcome in spec.outcomes.items()}
+    assert not [name for name, meaning in said.items() if "Send " not in meaning], "what it means, and when to send it"
 
 
 def test_comments_and_order_do_not_change_the_digest(file: Callable[[str], Path]) -> None:
@@ -45,6 +47,8 @@ def test_comments_and_order_do_not_change_the_digest(file: Callable[[str], Path]
     shuffled = "\n[".join([f"# of March\n{head}", comment, rating, accepted])
     assert load_reward_spec(file(shuffled)).digest == spec.digest
     assert load_reward_spec(file(GOOD.replace("0.2", "0.20"))).digest == spec.digest
+    explained = load_reward_spec(file(GOOD + 'meaning = " What the user says. "\n'))
+    assert (explained.outcomes["comment"].meaning, explained.digest) == ("What the user says.", spec.digest)
 
 
 @pytest.mark.parametrize("change", [("0.2", "0.3"), ("default = false", "default = true"), ("rating", "stars")])
@@ -63,6 +67,7 @@ def test_a_default_that_is_written_out_is_no_change(file: Callable[[str], Path])
         ("[outcomes.a]\ntype = 'boolean'\nwieght = 1.0\n", r"outcomes\.a\.wieght: Extra"),
         ("[outcomes.a]\ntype = 'colour'\n", r"outcomes\.a\.type: "),
         ("[outcomes.a]\nweight = 1.0\n", r"outcomes\.a\.type: Field required"),
+        ("[outcomes.a]\ntype = 'boolean'\nmeaning = ' '\n", r"outcomes\.a\.meaning: .*at least 1 character"),
         ("[outcomes.a]\ntype = 'text'\nweight = 1.0\n", r"outcomes\.a: .*text outcome has no weight"),
         ("[outcomes.a]\ntype = 'boolean'\ndefault = 1.5\n", r"outcomes\.a: .*default of a boolean"),
         ("[outcomes.a]\ntype = 'number'\ndefault = true\n", r"outcomes\.a: .*default of a number"),

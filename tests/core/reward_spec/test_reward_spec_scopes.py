@@ -50,6 +50,7 @@ def test_the_digest_is_of_the_meaning() -> None:
         ({"clip": (-2, 2)}, "a scope names a workload or a namespace"),
         ({"workload": "fix", "outcomes": {"merged": {"weight": 1}}}, "merged: not among"),
         ({"workload": "fix", "outcomes": {"rating": {"type": "boolean"}}}, "rating.type: the same for all turns"),
+        ({"workload": "fix", "outcomes": {"rating": {"meaning": "Stars."}}}, "rating.meaning: the same for all turns"),
         ({"workload": "fix", "effort": {"kk": 1}}, "for workload fix, namespace any: effort.kk"),
         ({"workload": "fix", "outcomes": {"accepted": {"weight": 0}, "rating": {"weight": 0}}}, "nothing would ever"),
     ],

@@ -200,6 +200,7 @@ def test_some_users_are_kept_apart_to_judge_the_candidate(directories: dict[str,
     held = report["held_out"]
     assert 0 < held["turns"] < COUNT
     assert sum(update["turns"] for update in report["updates"]) <= COUNT - held["turns"]
+    assert (report["provenance"]["versions"], report["provenance"]["seeds"]) == (["1", "1"], {"learner": 0})
     assert "users, not 30" in held["refused"]
     assert held["refused"] in held["says"]
     with pytest.raises(ConfigError, match="--holdout 1: want a share"):

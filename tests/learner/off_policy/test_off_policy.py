@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.learning.off_policy_trials import LEAST, NARROWER, TOO_FAR, run
-from learner.off_policy.estimators import OffPolicy, off_policy
+from learner.off_policy.estimators import OffPolicy, Paired, off_policy, paired
 from learner.off_policy.jackknife import estimate, t_quantile
 from learner.off_policy.overlap import LoggedTurns, kish, overlap
 from learner.off_policy.told import told
@@ -115,6 +115,22 @@ def test_of_the_logged_policy_itself_it_is_the_mean_and_no_gain() -> None:
     for name in NAMES:
         assert found.values[name].value == pytest.approx(turns.reward_N.mean())
         assert (found.gains[name].low, found.gains[name].high) == pytest.approx((0, 0))
+
+
+def test_two_candidates_are_compared_more_closely_than_each_with_what_answered() -> None:
+    one = logged(spread=0.4)
+    other = changed(one, log_ratio_N=one.log_ratio_N * 0.9)
+    found, alone = paired(one, other), (off_policy(one), off_policy(other))
+    for name in ("line", "snips"):
+        difference = alone[0].values[name].value - alone[1].values[name].value
+        assert found.differences[name].value == pytest.approx(difference)
+        assert paired(other, one).differences[name].high == pytest.approx(-found.differences[name].low)
+        assert found.differences[name].width < min(each.gains[name].width for each in alone)
+        assert paired(one, one).differences[name].width == 0
+    refused = changed(one, log_ratio_N=one.log_ratio_N * 20)
+    assert paired(one, refused) == Paired(overlap(refused).refused)
+    with pytest.raises(ValueError, match="not compared on the same turns"):
+        paired(one, logged(seed=1))
 
 
 def test_true_predictions_narrow_the_line() -> None:

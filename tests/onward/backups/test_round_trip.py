@@ -37,6 +37,7 @@ LEFT_OUT = (
     "apis/api-1.json",
     "ready/score.pid",
     "rollouts/journal.db",
+    "ope.partial/store.db",
     "service.lock",
 )
 

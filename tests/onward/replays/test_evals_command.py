@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from api_harness import MODEL, Service, serve, wait_for
 
 from core.errors import ConfigError
+from core.events import PolicyVersion
 from onward.cli import app
 from onward.replays.evals import run
 from serving.evals.cases import load_suite
@@ -21,6 +23,7 @@ checker = {{ kind = "{kind}", {how} }}
 max_tokens = 8
 """
 LIMITS = (60.0, 4, False)
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -46,9 +49,17 @@ def test_a_suite_is_asked_and_nothing_of_it_is_learned_from(
     tmp_path: Path, service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suite = write(tmp_path / "suite", greets=("exact", 'text = "hello"'), sums=("contains", 'all = ["5"]'))
+    with service.store.work() as work:
+        version = work.policies.allocate(START)
+        fields: dict[str, Any] = {"policy": MODEL, "parent": None, "manifest": None, "weights": "w"}
+        work.policies.put(PolicyVersion(version=version, digest="d1", created_at=START, **fields))
     told, found = asked(capsys, suite, service)
     assert told
     assert found["right"] == 0.5
+    origin = found["provenance"]
+    assert (origin["model"], origin["versions"], len(origin["commit"])) == (MODEL, ["1", "1"], 40)
+    assert origin["model_digest"] == "d1", "the service says whose weights answered"
+    assert origin.keys() == {"command", "commit", "model", "model_digest", "versions", "seeds"}
     assert {name: case["score"] for name, case in found["cases"].items()} == {"greets": 1.0, "sums": 0.0}
     turns = wait_for(lambda: service.all_turns() if len(service.all_turns()) == 2 else [], "both turns")
     assert [(turn.learn, turn.purpose) for turn in turns] == [(False, "side")] * 2
@@ -73,6 +84,7 @@ def test_two_are_put_side_by_side(tmp_path: Path, service: Service, capsys: pyte
     assert (told, found["action"]) == (True, "pass")
     told, found = asked(capsys, write(suite, one=("exact", 'text = "hello"')), service, MODEL)
     assert (told, found["action"]) == (False, "hold")
+    assert found["live_provenance"]["versions"] == found["provenance"]["versions"] == ["1", "1"]
     target = (f"{service.url}/v1", MODEL)
     assert not run(suite, target, ("http://127.0.0.1:9/v1", MODEL), LIMITS, 0.05, None)
     words = capsys.readouterr().out

@@ -352,7 +352,7 @@ def test_where_a_file_comes_from_stands_beside_it_and_is_the_same_from_the_archi
     assert (told["form"], told["versions"], told["choice"]) == ("dpo", ["1", "2"], {})
     assert told["tokenizers"] == {world.good.tokenizer_digest: 12}
     assert told["received_at"][0] == START.isoformat()
-    assert len(told["model_digest"]) == 64
+    assert (len(told["model_digest"]), len(told["commit"]), told["seeds"]) == (64, 40, {})
     assert not list(tmp_path.glob("*.partial*")) + list(tmp_path.glob("*.scratch"))
 
 
@@ -402,8 +402,8 @@ def test_options_that_make_no_sense_are_refused_by_name(
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "offline.md"
 PARSED = ("promote", "evals")
 """Commands of the page that speak to running services: here they are read, and not run. All others are run."""
-HELD_BACK = ("propose",)
-"""It exits with 1, since so few users cannot say whether the candidate is better."""
+HELD_BACK = {"propose": "it waits: `onward promote 2`", "ope": "judged by 0 of 0 turns"}
+"""They exit with 1 and say so: so few users cannot tell whether the candidate is better, and none came since."""
 
 
 def blocks(language: str) -> list[str]:
@@ -430,8 +430,8 @@ def week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_the_page_shows_can_be_done(week: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    commands = [line.split()[1:] for block in blocks("") for line in block.splitlines() if line.startswith("onward ")]
-    assert len(commands) == 12
+    commands = [line.split()[1:] for block in blocks("sh") for line in block.splitlines() if line.startswith("onward ")]
+    assert len(commands) == 13
     for command in (each for each in commands if each[0] == "export"):
         app(command, result_action="return_value")
         assert json.loads(capsys.readouterr().out)["rows"] > 0
@@ -445,7 +445,7 @@ def test_what_the_page_shows_can_be_done(week: Path, capsys: pytest.CaptureFixtu
             with pytest.raises(SystemExit) as ended:
                 app(command, result_action="return_value")
             assert ended.value.code == 1
-            assert "it waits: `onward promote 2`" in capsys.readouterr().out
+            assert HELD_BACK[command[0]] in capsys.readouterr().out
         else:
             app(command, result_action="return_value")
     assert (week / "trial" / "onward.toml").exists()

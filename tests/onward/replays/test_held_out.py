@@ -16,7 +16,7 @@ from core.settings import ComputeSettings, LearnerSettings
 from learner.model.policy_model import PolicyModel
 from learner.off_policy.log_ratios import logged_turns
 from learner.sequences.scored import ScoredTurn
-from onward.replays.held_out import judge
+from onward.replays.estimates.held_out import judge
 from onward.wiring.foundation import Foundation, open_offline
 from serving.evals.verdicts import of_users
 

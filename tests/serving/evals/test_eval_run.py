@@ -265,6 +265,18 @@ def test_an_endpoint_is_asked_as_openais(server: _Server) -> None:
     assert "seed" not in server.asked[1][2]
 
 
+@pytest.mark.parametrize("words", ['"code": "context_length_exceeded"', '"message": "maximum context length is 512"'])
+def test_a_case_that_says_nothing_of_it_takes_the_room_there_is(server: _Server, words: str) -> None:
+    """One that does is told to say fewer."""
+    server.status, server.body = 400, f'{{"error": {{{words}}}}}'
+    with pytest.raises(CannotRun, match=r"400: .*\}$"):
+        ask(server.url)
+    assert [body.get("max_tokens") for _, _, body in server.asked] == [512, None]
+    with pytest.raises(CannotRun, match=r"400: .* \(the case's max_tokens is 600: say fewer\)"):
+        ask(server.url, max_tokens=600)
+    assert len(server.asked) == 3
+
+
 @pytest.mark.parametrize(
     ("status", "body", "said"),
     [

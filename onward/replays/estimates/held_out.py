@@ -29,7 +29,7 @@ def split(rewards: Sequence[Reward], share: float, target: Foundation) -> tuple[
     if not share:
         return list(rewards), []
     found = _turns(target, {reward.inference_id for reward in rewards})
-    held = {name for name, turn in found.items() if _place(turn) < share}
+    held = {name for name, turn in found.items() if is_held_out(turn, share)}
     learned = [reward for reward in rewards if reward.inference_id not in held]
     return learned, [reward for reward in rewards if reward.inference_id in held]
 
@@ -49,7 +49,12 @@ def judge(target: Foundation, model: Path, held: Iterable[Reward], settings: Lea
         return result | {"refused": why, "says": cannot_say(why), "values": {}, "gains": {}}
     candidate = _candidate(target, model, settings.device)
     logged = logged_turns(candidate, batch, settings.compute.micro_batch_tokens, settings.device)
-    return result | _figures(off_policy(logged))
+    return result | figures(off_policy(logged))
+
+
+def is_held_out(turn: Completion, share: float) -> bool:
+    """Return whether a replay that holds out this share of the users keeps its candidate from the turn."""
+    return _place(turn) < share
 
 
 def _place(turn: Completion) -> float:
@@ -75,16 +80,17 @@ def _candidate(target: Foundation, model: Path, device: str) -> PolicyModel:
     return candidate
 
 
-def _figures(result: OffPolicy) -> dict[str, Any]:
+def figures(result: OffPolicy) -> dict[str, Any]:
+    """Return the result of an evaluation for a report in JSON."""
     return {
         "effective_turns": result.overlap.effective,
         "refused": result.overlap.refused,
         "says": told(result),
         "bends": result.bends,
-        "values": {name: _interval(estimate) for name, estimate in result.values.items()},
-        "gains": {name: _interval(estimate) for name, estimate in result.gains.items()},
+        "values": {name: interval(estimate) for name, estimate in result.values.items()},
+        "gains": {name: interval(estimate) for name, estimate in result.gains.items()},
     }
 
 
-def _interval(estimate: Estimate) -> dict[str, float]:
+def interval(estimate: Estimate) -> dict[str, float]:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high}

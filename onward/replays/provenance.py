@@ -1,0 +1,87 @@
+"""Where a report or an export comes from: the same words in all of them."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from core.events import Completion
+from core.ids import PolicyRef
+from core.model.files import weight_files
+from core.model.weights_digest import digest_of_shards
+from core.ports import Record
+from core.secrets import redacted
+from onward.wiring.foundation import Foundation
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+class Versions:
+    """The lowest and the highest version that answered some turns."""
+
+    def __init__(self, versions: Iterable[PolicyRef] = ()) -> None:
+        self._ends: tuple[PolicyRef, PolicyRef] | None = None
+        self.add(versions)
+
+    def add(self, versions: Iterable[PolicyRef]) -> None:
+        known = [*versions, *(self._ends or ())]
+        if known:
+            self._ends = min(known), max(known)
+
+    def add_turn(self, turn: Completion) -> None:
+        self.add(span.version for span in turn.policy_versions)
+
+    def seen(self, batches: Iterable[list[Record]]) -> Iterator[list[Record]]:
+        """Yield all records, and note the versions of the turns among them."""
+        for records in batches:
+            for record in records:
+                if isinstance(record.event, Completion):
+                    self.add_turn(record.event)
+            yield records
+
+    def told(self) -> list[str] | None:
+        """Return both for a file in JSON; None where nobody said which versions answered."""
+        return None if self._ends is None else list(map(str, self._ends))
+
+
+def provenance(
+    model: str, model_digest: str | None, versions: Versions, seeds: Mapping[str, int | None] | None = None
+) -> dict[str, Any]:
+    """Return which program made it, how it was asked to, and what it is of.
+
+    `seeds`: those from which anything was drawn, by who drew; a None among them: whoever drew took one of its own."""
+    return {
+        "command": redacted(shlex.join(["onward", *sys.argv[1:]])),
+        "commit": _commit(),
+        "model": model,
+        "model_digest": model_digest,
+        "versions": versions.told(),
+        "seeds": dict(seeds or {}),
+    }
+
+
+def provenance_of(
+    source: Foundation, versions: Versions, seeds: Mapping[str, int | None] | None = None
+) -> dict[str, Any]:
+    """Return the same of a service's past; its model is that of its first version."""
+    return provenance(source.settings.serving.model_name, _model_digest(source), versions, seeds)
+
+
+def _model_digest(source: Foundation) -> str:
+    """Return the digest of the first version, which the store knows once a service has run there."""
+    with source.store.look() as view:
+        versions = view.policies.versions()
+        first = view.policies.get(versions[0]) if versions else None
+    return digest_of_shards(weight_files(source.model)) if first is None else first.digest
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout that runs; None outside of one, as in an image."""
+    try:
+        asked = ["git", "-C", str(_CHECKOUT), "rev-parse", "HEAD"]
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
