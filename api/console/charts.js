@@ -125,15 +125,10 @@ const clock = stamp => new Date(1000 * stamp).toISOString().slice(11, 19);
 const worded = (show, value) => value === null || value === undefined ? "–" : show(value);
 const chosen = {};  // by figure: the colours that its series have had so far
 
-/** The colour of each series of a figure: as long as there are enough, its name's own, whatever comes beside it. */
+/** The colour of each series of a figure: it keeps its own, whatever comes or goes beside it. */
 function coloursOf(title, names) {
   const known = chosen[title] ??= new Map();
-  for (const name of names.filter(each => !known.has(each)).sort()) {
-    const taken = new Set(known.values());
-    let place = [...name].reduce((sum, letter) => (31 * sum + letter.codePointAt(0)) % 65521, 7) % COLOURS;
-    for (let tries = 0; taken.has(place) && tries < COLOURS; tries += 1) place = (place + 1) % COLOURS;
-    known.set(name, place);
-  }
+  for (const name of names) if (!known.has(name)) known.set(name, known.size % COLOURS);
   return known;
 }
 
