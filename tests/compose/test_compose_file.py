@@ -86,6 +86,17 @@ def test_all_that_reads_settings_reads_the_file_beside_it() -> None:
     assert {"/.env", "/onward.toml"} <= set((ROOT / ".gitignore").read_text().splitlines())
 
 
+def test_the_page_names_all_settings_that_the_stack_has_from_the_environment() -> None:
+    require_compose(engine=False)
+    services = json.loads(run("docker", "compose", "--profile", "*", "config", "--format", "json"))["services"]
+    given = {name for service in services.values() for name in service.get("environment", ())}
+    given |= set(re.findall(r'"(ONWARD_\w+)"', (ROOT / "deploy" / "image" / "make-secrets").read_text()))
+    paths = {name.removeprefix("ONWARD_").lower().replace("__", ".") for name in given if name.startswith("ONWARD_")}
+    section = (ROOT / "docs" / "stack.md").read_text().split("\n## Settings\n")[1].split("\n## ")[0]
+    rows = "".join(re.findall(r"^\| .*$", section, re.MULTILINE))
+    assert set(re.findall(r"`([a-z_.]+)`", rows)) - {"secrets", ".env"} == paths
+
+
 def test_no_secret_is_written_down(services: Services) -> None:
     for name, service in services.items():
         values = service.get("environment", {})
