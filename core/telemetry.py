@@ -124,6 +124,10 @@ STAGE_UP = _gauge(
 STAGE_RESTARTS = _counter("stage_restarts", "Times that a stage ended by itself and was started again", "part")
 STAGE_RECORDS = _counter("stage_records", "Records that a stage has handled or set aside", "part")
 STAGE_FAILED_RECORDS = _counter("stage_failed_records", "Records that a stage could not handle and set aside", "part")
+DISK = _gauge("disk_bytes", "Size of the disk that the process keeps its directory on")
+DISK_FREE = _gauge("disk_free_bytes", "What of that is free")
+for _disk in (DISK, DISK_FREE):
+    _disk.set(math.nan)  # until the process has a directory
 # scoring
 REWARDS = _counter("rewards", "Reward revisions emitted", "kind")
 REWARD_VALUE = _gauge("reward_value", "Mean reward of the last 200 first revisions")

@@ -1,10 +1,12 @@
 """What the parts of a service take of this machine's disk."""
 
+import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from core import telemetry
 from core.clock import SystemClock
 from onward.directory.layout import Layout
 
@@ -28,6 +30,20 @@ def disk_of(layout: Layout, clock: SystemClock) -> Callable[[], Mapping[str, int
         return measured[1]
 
     return measure
+
+
+def tell_of_disk(root: Path) -> None:
+    """Have this process's metrics say, whenever they are asked, how large the directory's disk is, and what is free."""
+    telemetry.DISK.set_function(lambda: _size_and_free(root)[0])
+    telemetry.DISK_FREE.set_function(lambda: _size_and_free(root)[1])
+
+
+def _size_and_free(root: Path) -> tuple[float, float]:
+    try:
+        found = shutil.disk_usage(root)
+    except OSError:  # a directory that is gone must not take all other metrics with it
+        return math.nan, math.nan
+    return found.total, found.free
 
 
 def _files(database: Path) -> list[Path]:

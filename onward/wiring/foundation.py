@@ -16,6 +16,7 @@ from core.settings import Settings, load_settings
 from core.settings.secret import secrets_of
 from core.store import SqlStore
 from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
+from onward.wiring.disk import tell_of_disk
 from serving.weights.published import BlobWeights
 
 
@@ -48,6 +49,7 @@ def open_foundation(root: Path, overrides: Mapping[str, str] | None = None) -> F
 
     `overrides` win over everything else. Raises ConfigError naming the setting or file at fault, StoreUnavailable."""
     layout, settings = read_directory(root, overrides)
+    tell_of_disk(layout.root)
     return _found(layout, settings, dict(overrides or {}))
 
 

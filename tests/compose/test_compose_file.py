@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.compose
 Services = Mapping[str, Mapping[str, Any]]
 GPU = "docker-compose.gpu.yml"
 MONITORING = "docker-compose.monitoring.yml"
+LOGGING = {"driver": "json-file", "options": {"max-size": "10m", "max-file": "5"}}
 ONCE = ("secrets", "migrate", "simulator", "doctor")
 PACKAGES = ("api", "core", "ingest", "kernels", "learner", "migrations", "models", "onward", "scoring", "serving")
 
@@ -54,6 +56,47 @@ def test_images_are_ours_or_pinned(services: Services) -> None:
         assert "build" in service or image not in built or service["pull_policy"] == "never", name
 
 
+def test_images_of_ours_have_a_tag_that_is_set_and_is_not_latest() -> None:
+    require_compose(engine=False)
+
+    def tags(**environment: str) -> set[str]:
+        found = run("docker", "compose", "--profile", "*", "config", "--images", environment=environment).split()
+        return {image.partition(":")[2] for image in found if image.startswith("onward-")}
+
+    product = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert tags(ONWARD_VERSION="") == {product}
+    assert tags(ONWARD_VERSION="yesterday") == {"yesterday"}
+
+
+def test_all_that_reads_settings_reads_the_file_beside_it() -> None:
+    require_compose(engine=False)
+
+    def mounted(**environment: str) -> dict[str, str]:
+        config = run("docker", "compose", "--profile", "*", "config", "--format", "json", environment=environment)
+        found = json.loads(config)["services"].items()
+        mounts = [(name, mount) for name, service in found for mount in service.get("volumes", ())]
+        ours = {name: mount for name, mount in mounts if mount["target"] == "/data/onward.toml"}
+        assert all(mount["read_only"] and not mount["bind"].get("create_host_path") for mount in ours.values())
+        return {name: mount["source"] for name, mount in ours.items()}
+
+    shipped = ROOT / "deploy" / "settings.toml"
+    assert mounted(ONWARD_SETTINGS="") == dict.fromkeys((*STAGES, "migrate", "judge", "notify", "doctor"), str(shipped))
+    assert load_settings(shipped, {}) == Settings()
+    assert set(mounted(ONWARD_SETTINGS="./onward.toml").values()) == {str(ROOT / "onward.toml")}
+    assert {"/.env", "/onward.toml"} <= set((ROOT / ".gitignore").read_text().splitlines())
+
+
+def test_the_page_names_all_settings_that_the_stack_has_from_the_environment() -> None:
+    require_compose(engine=False)
+    services = json.loads(run("docker", "compose", "--profile", "*", "config", "--format", "json"))["services"]
+    given = {name for service in services.values() for name in service.get("environment", ())}
+    given |= set(re.findall(r'"(ONWARD_\w+)"', (ROOT / "deploy" / "image" / "make-secrets").read_text()))
+    paths = {name.removeprefix("ONWARD_").lower().replace("__", ".") for name in given if name.startswith("ONWARD_")}
+    section = (ROOT / "docs" / "stack.md").read_text().split("\n## Settings\n")[1].split("\n## ")[0]
+    rows = "".join(re.findall(r"^\| .*$", section, re.MULTILINE))
+    assert set(re.findall(r"`([a-z_.]+)`", rows)) - {"secrets", ".env"} == paths
+
+
 def test_no_secret_is_written_down(services: Services) -> None:
     for name, service in services.items():
         values = service.get("environment", {})
@@ -80,6 +123,7 @@ def test_all_that_runs_is_watched_bounded_and_given_time(services: Services) -> 
     for name, service in services.items():
         on_gpu = "devices" in service["deploy"]["resources"].get("reservations", {})
         assert on_gpu or int(service["deploy"]["resources"]["limits"]["memory"]) > 0, name
+        assert service["logging"] == LOGGING, name
         if name in ONCE:
             continue
         assert service["healthcheck"]["test"], name

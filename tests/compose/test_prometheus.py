@@ -14,13 +14,15 @@ pytestmark = [pytest.mark.compose, pytest.mark.timeout(1200)]
 
 
 def test_its_rules_are_sound_and_fire_when_they_must(stack: Stack) -> None:
-    for command in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]):
+    tests = ["test", "rules", "alerts_test.yml", "stack_test.yml"]
+    for command in (["check", "config", "prometheus.yml"], tests):
         said = stack.compose("exec", "-T", "-w", "/etc/prometheus", "prometheus", "promtool", *command)
         assert "SUCCESS" in said
         assert "FAILED" not in said
     groups = ask(stack, "rules")["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
-    assert len(rules) == (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text().count("- alert:")
+    written = [(ROOT / "deploy" / "prometheus" / f"{name}.yml").read_text() for name in ("alerts", "stack")]
+    assert len(rules) == "".join(written).count("- alert:")
     assert [rule["name"] for rule in rules if rule["health"] == "err"] == []
 
 

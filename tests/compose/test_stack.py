@@ -38,7 +38,8 @@ def test_stages_without_tensors_have_no_torch_and_are_nobody_much(stack: Stack) 
     code = "import importlib.util as u, os; print(*map(u.find_spec, ('torch', 'triton', 'transformers')), os.getuid())"
     for service in LIGHT:
         assert stack.compose("exec", "-T", service, "python", "-c", code).split() == ["None", "None", "None", "10001"]
-    size = int(run("docker", "image", "inspect", "--format", "{{.Size}}", "onward-light"))
+    image = stack.inspect(stack.containers("watch")[0])["Config"]["Image"]
+    size = int(run("docker", "image", "inspect", "--format", "{{.Size}}", image))
     assert size < 1e9
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from core.settings import load_settings
@@ -38,8 +39,9 @@ def test_what_it_adds_is_bounded_pinned_and_of_this_machine() -> None:
         assert service["cap_drop"] == ["ALL"], name
         assert service["deploy"]["resources"]["limits"]["memory"], name
         for mount in service["volumes"]:
-            source = mount.split(":")[0]
-            assert not source.startswith("./") or (ROOT / source).is_dir(), mount
+            if isinstance(mount, str):
+                source = mount.split(":")[0]
+                assert not source.startswith("./") or (ROOT / source).is_dir(), mount
 
 
 def test_alarms_reach_its_alertmanager() -> None:
@@ -57,13 +59,29 @@ def test_alarms_reach_its_alertmanager() -> None:
     assert "notify" in stages["names"]
 
 
-def test_alertmanager_knows_whom_it_routes_to() -> None:
-    config = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text())
-    assert config["route"]["receiver"] in {receiver["name"] for receiver in config["receivers"]}
+def alertmanager(name: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((DEPLOY / "alertmanager" / f"{name}.yml").read_text()))
+
+
+@pytest.mark.parametrize("name", ["alertmanager", "alertmanager-webhook"])
+def test_alertmanager_knows_whom_it_routes_to(name: str) -> None:
+    config = alertmanager(name)
+    routed = {config["route"]["receiver"], *(route["receiver"] for route in config["route"]["routes"])}
+    assert routed == {receiver["name"] for receiver in config["receivers"]}
     rules = (DEPLOY / "prometheus" / "alerts.yml").read_text()
     for rule in config["inhibit_rules"]:
-        for name in re.findall(r'alertname="(\w+)"', " ".join(rule["target_matchers"])):
-            assert f"alert: {name}\n" in rules
+        for alert in re.findall(r'alertname="(\w+)"', " ".join(rule["target_matchers"] + rule["source_matchers"])):
+            assert f"alert: {alert}\n" in rules
+
+
+def test_the_webhook_alone_is_added_for_who_names_one() -> None:
+    quiet, told = alertmanager("alertmanager"), alertmanager("alertmanager-webhook")
+    assert told["inhibit_rules"] == quiet["inhibit_rules"]
+    assert not any(key.endswith("_configs") for receiver in quiet["receivers"] for key in receiver)
+    ((config,),) = (receiver["webhook_configs"] for receiver in told["receivers"])
+    mounts = [mount for mount in services()["alertmanager"]["volumes"] if isinstance(mount, dict)]
+    assert config["url_file"] in {mount["target"] for mount in mounts}
+    assert not any(mount["bind"]["create_host_path"] for mount in mounts)
 
 
 def test_grafana_finds_its_dashboards_and_prometheus() -> None:

@@ -17,7 +17,7 @@ from core.clock import ManualClock
 from core.ids import Namespace
 from core.reward_spec import load_reward_spec
 from onward.directory.layout import SHIPPED_REWARDS, Layout
-from onward.wiring.disk import disk_of
+from onward.wiring.disk import disk_of, tell_of_disk
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 OPENAI, ANTHROPIC, LLAMA = "OpenAI/Python 1.2", "Anthropic/Python 0.3", "llama.vim"
@@ -164,3 +164,14 @@ def test_the_disk_is_measured_now_and_then(tmp_path: Path) -> None:
     assert set(measure()) == {"free"}, "it is asked every few seconds, and blobs are many"
     clock.advance(31)
     assert {name: size for name, size in measure().items() if name != "free"} == {"log": 8, "blobs": 7}
+
+
+def test_metrics_tell_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size, free = Gauge("size", "", registry=None), Gauge("free", "", registry=None)
+    monkeypatch.setattr(telemetry, "DISK", size)
+    monkeypatch.setattr(telemetry, "DISK_FREE", free)
+    tell_of_disk(tmp_path)
+    told = [next(iter(gauge.collect())).samples[0].value for gauge in (size, free)]
+    assert told[0] >= told[1] > 0
+    tell_of_disk(tmp_path / "gone")
+    assert math.isnan(next(iter(free.collect())).samples[0].value)

@@ -32,7 +32,9 @@ def put_alarm(service: Service, alarm_id: str) -> None:
 
 def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_path: Path, world: Service) -> None:
     expect(open_page().locator("#gain")).to_contain_text(
-        re.compile(r"^No difference from version 1 is shown: .*As good as its best so far \(versions 1 to \d, rewarded until ")
+        re.compile(
+            r"^No difference from version 1 is shown: .*As good as its best so far \(versions 1 to \d, rewarded until "
+        )
     )
     with serve(tmp_path / "of-its-own") as service:
         page = open_page(of=service)
