@@ -88,9 +88,16 @@ export async function refresh() {
 async function older() {
   const asked = query(search.value);
   asked.set("before", next);
-  const found = await page(asked);
+  const was = paged;
+  paged = true;  // from now on: a refresh meanwhile would take this page's place
+  let found = null;
+  try {
+    found = await page(asked);
+  } catch (error) {
+    paged = was;
+    throw error;
+  }
   if (!found) return;
-  paged = true;
   list.querySelector(".empty")?.remove();
   list.append(...found.data.map(row));
   tell(found);

@@ -91,7 +91,7 @@ def test_a_checkpoint_is_judged_beside_the_live_version_and_in_a_pair_with_it(
     told = report["provenance"]
     assert (told["versions"], told["model_digest"], told["seeds"]) == (["1", "1"], live["digest"], {})
     assert (told["model"], len(told["commit"])) == ("onward-tiny", 40)
-    assert told["command"].startswith("onward ")
+    assert told["command"].startswith("onward")
     show(report, console())
     words = capsys.readouterr().out
     assert f"{world.sharper} less version 1" in words

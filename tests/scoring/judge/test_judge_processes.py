@@ -151,12 +151,10 @@ def test_within_a_service_it_reaches_the_reward_and_hangs_nobody(tmp_path: Path,
     """A judgement becomes part of a reward; then the endpoint hangs while users go on, and the service stops."""
     directory = tmp_path / "service"
     directory.mkdir()
-    weightless = "[outcomes.judgement]       # a"
+    weightless = "[outcomes.judgement]\n"
     spec = SHIPPED_REWARDS.read_text()
     assert weightless in spec
-    (directory / "rewards.toml").write_text(
-        spec.replace(weightless, "[outcomes.judgement]\nweight = 0.5\ndecides = true # a")
-    )
+    (directory / "rewards.toml").write_text(spec.replace(weightless, f"{weightless}weight = 0.5\ndecides = true\n"))
     endpoint.answer = lambda _: votes(0.75, "it does what was asked")
     service = Service(directory, {"learner.enabled": "false", **settings_of(endpoint, NEVER_GIVEN_UP)})
     try:
