@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from core.errors import OnwardError
+from core.errors import ConfigError, OnwardError
 from core.secrets import redacted
 
 UMASK = 0o077
@@ -56,6 +56,16 @@ def private_folder(path: Path) -> None:
         path.chmod(_FOLDER)
     except OSError as error:
         logger.warning("%s: others may enter it (mode %o): %s", path, stat.S_IMODE(before), error.strerror)
+
+
+def own_folder(path: Path) -> None:
+    """Make a folder that only this user may enter, where others may write beside it.
+
+    Raises ConfigError where the name is taken by another's folder, by one that others may enter, or by a link."""
+    path.mkdir(mode=_FOLDER, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+        raise ConfigError(f"{path}: is not a folder of this user's alone, which the service needs there: move it away")
 
 
 class _Formatter(logging.Formatter):

@@ -27,6 +27,7 @@ from onward.processes.runtime import run_service
 
 PROGRAM = """
 import asyncio, json, sys
+from contextlib import nullcontext
 from core.settings import ApiSettings
 from onward.http.server import HttpServer
 
@@ -42,11 +43,8 @@ async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
 
-async def nothing():
-    pass
-
 server = HttpServer(app, ApiSettings.model_validate_json(sys.argv[1]))
-server.run(lambda: print(server.url, flush=True), nothing)
+server.run(lambda: print(server.url, flush=True), nullcontext())
 print("stopped", flush=True)
 """
 
