@@ -150,9 +150,12 @@ class _Peer:
 
     async def _stream(self, message: Message) -> None:
         async with aclosing(self._streams[message.topic](message.body)) as parts:
+            is_last = False
             async for part, is_last in parts:
                 self.wire.send("last" if is_last else "item", message.number, "", part)
                 await self.wire.has_room()
+        if not is_last:  # else who asked would wait for ever
+            raise ValueError(f"{message.topic}: the answer ended before its last part")
 
     def _ended(self, message: Message, task: asyncio.Task[None]) -> None:
         del self._tasks[message.number]

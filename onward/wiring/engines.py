@@ -218,7 +218,7 @@ class BesideServing:
         """Do nothing: the first process did."""
 
     async def aclose(self) -> None:
-        pass
+        await self.policy.aclose()
 
     def close(self) -> None:
         pass

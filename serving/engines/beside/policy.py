@@ -16,7 +16,7 @@ from serving.engines.requests import untrainable
 
 
 class BesidePolicy:
-    """Implements core.ports.Policy over a line that others close, for an engine within the first process."""
+    """Implements core.ports.Policy over a line, for an engine within the first process."""
 
     def __init__(self, line: Line, path: Path) -> None:
         """Ask once what the first process shows at `path`. Blocks. Raises EngineUnavailable where it is away."""
@@ -44,6 +44,9 @@ class BesidePolicy:
 
     def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
         return untrainable(sampling, tells_sets=True)
+
+    async def aclose(self) -> None:
+        await self._line.aclose()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         await self._line.open()
