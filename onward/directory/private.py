@@ -6,6 +6,7 @@ import stat
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -62,7 +63,8 @@ def own_folder(path: Path) -> None:
     """Make a folder that only this user may enter, where others may write beside it.
 
     Raises ConfigError where the name is taken by another's folder, by one that others may enter, or by a link."""
-    path.mkdir(mode=_FOLDER, exist_ok=True)
+    with suppress(FileExistsError):
+        path.mkdir(mode=_FOLDER)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
         raise ConfigError(f"{path}: is not a folder of this user's alone, which the service needs there: move it away")

@@ -125,6 +125,8 @@ def build_api(foundation: Foundation, *, is_beside: bool = False) -> Service:
     from ingest.spool.directories import claim
     from serving.releases import LoopTimer, StoreTraffic
 
+    if is_beside and foundation.is_shared:
+        raise ConfigError("--beside: where processes share Redis, none has a first one: leave it out")
     _check(foundation)
     spools = foundation.layout.spools
     timer = LoopTimer()

@@ -22,6 +22,7 @@ from core.telemetry import LIVE_STATE_FALLBACKS
 
 _ANSWER_S: Final = 5.0
 _SETTLE_S: Final = 3.0
+_TELL_S: Final = 0.05  # what is counted meanwhile is told at once
 _MAX_UNTOLD: Final = 10_000  # the oldest are dropped, as the first process itself would
 
 
@@ -50,6 +51,7 @@ class BesideLiveState:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._tell_counts()
         self._loop = None
 
     # ------------------------------------------------------------------------------------------ turns
@@ -152,10 +154,10 @@ class BesideLiveState:
         self._local.count(namespace, name)
         if not self._is_counting and self._loop is not None:
             self._is_counting = True
-            self._loop.call_soon(self._tell_counts)
+            self._loop.call_later(_TELL_S, self._tell_counts)
 
     def _tell_counts(self) -> None:
-        """Tell what was counted in this turn of the event loop, or while nobody could be told."""
+        """Tell what was counted since the last time, or while nobody could be told."""
         self._is_counting = False
         if self._line.state == OK:
             slots = self._local.slots.take_all()

@@ -210,6 +210,11 @@ def test_a_taken_port_is_refused_in_a_line_before_anything_is_opened(tmp_path: P
             ConfigError, match=rf"^api\.port: cannot listen at 127.0.0.1:{port}: Address already in use$"
         ):
             run_service(tmp_path, {"ONWARD_API__PORT": str(port)})
+        second = {"ONWARD_API__PORT": str(port - 1), "ONWARD_PROCESSES__API": "2"}
+        with pytest.raises(ConfigError, match=rf"^api\.port: cannot listen at 127.0.0.1:({port}|{port - 1}): "):
+            run_service(tmp_path, second)
+    with pytest.raises(ConfigError, match=r"^settings: processes\.api: 0: "):
+        run_service(tmp_path, {"ONWARD_API__PORT": "0", "ONWARD_PROCESSES__API": "0"})
     assert not Layout.of(tmp_path).store.exists()
     with pytest.raises(ConfigError, match=r"^api\.port: cannot listen at 192\.0\.2\.1:0: "):  # nobody's (RFC 5737)
         run_service(tmp_path, {"ONWARD_API__HOST": "192.0.2.1", "ONWARD_API__PORT": "0"})
