@@ -8,11 +8,14 @@ import msgspec
 
 from core import telemetry
 from core.beside.line import OK, Line, greeting
+from core.errors import InvalidRequest
 from core.events import Sampling
 from core.ids import PolicyRef
 from core.ports import GenerateRequest, TokenChunk
 from serving.engines.beside.words import ENGINE, GENERATE, encode, read_chunk, read_shown
-from serving.engines.requests import untrainable
+from serving.engines.requests import check_sampling, untrainable
+
+_MOST_TOKENS = 1 << 62  # in any vocabulary
 
 
 class BesidePolicy:
@@ -49,7 +52,12 @@ class BesidePolicy:
         await self._line.aclose()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        try:
+            body = encode(request)
+        except OverflowError as error:
+            check_sampling(request.sampling, _MOST_TOKENS)  # names the field
+            raise InvalidRequest(f"the request holds a number that no engine takes: {error}") from error
         await self._line.open()
-        async with aclosing(self._line.stream(GENERATE, encode(request))) as parts:
+        async with aclosing(self._line.stream(GENERATE, body)) as parts:
             async for part in parts:
                 yield read_chunk(part)

@@ -205,6 +205,8 @@ def test_top_logprobs_accompany_every_token(ask: Ask) -> None:
         (asking(max_tokens=0), "max_tokens"),
         (asking(max_tokens=10**9), "max_tokens"),
         (asking(temperature=-1.0), "temperature"),
+        (asking(seed=1 << 70), "seed"),
+        (asking(logit_bias={1 << 70: 1.0}), "logit_bias"),
     ],
 )
 def test_what_the_model_cannot_do_is_refused_by_name(ask: Ask, request_: GenerateRequest, param: str) -> None:
