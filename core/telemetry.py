@@ -84,7 +84,10 @@ REFUSED_BODIES = _counter(
     "refused_bodies", "Request bodies refused before or while they were read: over the size, or busy with others", "why"
 )
 LIVE_STATE_FALLBACKS = _counter(
-    "live_state_fallbacks", "Operations of the live state done without Redis, and why", "operation", "reason"
+    "live_state_fallbacks",
+    "Operations of the live state done without those who share it, and why",
+    "operation",
+    "reason",
 )
 # ingest
 LOG_APPENDS = _counter("log_appends", "Records appended, by topic", "topic")

@@ -114,13 +114,20 @@ def api(
     *,
     host: str | None = None,
     port: int | None = None,
+    beside: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Answer with the engine of the `onward run` of this directory, which starts such processes itself.",
+        ),
+    ] = False,
     child: ChildName = None,
     set_: Set = None,
 ) -> None:
     """Run one replica of the API, which answers requests and logs them, until stopped."""
     from onward.processes.runtime import run_api
 
-    run_api(directory, overrides_of(set_) | _listen(host, port), child)
+    run_api(directory, overrides_of(set_) | _listen(host, port), child, is_beside=beside)
 
 
 for _row in STAGES:

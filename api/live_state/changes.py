@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -33,9 +33,12 @@ class Channels:
     def __init__(self) -> None:
         self._waiters: set[Waiter] = set()
         self._lock = threading.Lock()
+        self.on_announce: Callable[[str], None] | None = None  # called from whatever thread announces
 
     def announce(self, channel: str) -> None:
         self._wake(channel)
+        if self.on_announce is not None:
+            self.on_announce(channel)
 
     def announce_all(self) -> None:
         """Wake all waiters, where announcements may have been missed."""

@@ -28,6 +28,19 @@ class Slots:
         counts[name] += 1
         self._changed.add(slot)
 
+    def merge(self, slots: Mapping[Slot, Mapping[str, int]]) -> None:
+        """Add what was counted elsewhere."""
+        for slot, counts in slots.items():
+            self._slots.setdefault(slot, Counter()).update(counts)
+            self._changed.add(slot)
+        self._drop_old()
+
+    def take_all(self) -> dict[Slot, Mapping[str, int]]:
+        """Return all counts, and begin anew."""
+        self._drop_old()
+        slots, self._slots, self._changed = self._slots, {}, set()
+        return dict(slots)
+
     def totals(self, namespace: Namespace) -> Mapping[str, int]:
         total: Counter[str] = Counter()
         for slot in recent_slots(namespace):

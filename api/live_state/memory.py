@@ -43,6 +43,10 @@ class MemoryLiveState:
         return None
 
     async def put_inference(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> None:
+        self.know(namespace, inference_id, session_id)
+
+    def know(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> None:
+        """Put an inference, at once."""
         self._inferences.put((namespace, inference_id), session_id, bytes_of(inference_id, session_id))
         self._sessions.put((namespace, session_id), True, bytes_of(session_id))
 

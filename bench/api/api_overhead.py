@@ -6,7 +6,10 @@ It is compared with a bare FastAPI pass-through that logs nothing, and with the 
 same stub engine (64 tokens with logprobs at once), one process each, with 64 clients from one further process,
 streaming and not; contenders take turns, medians count. Then the route of each other protocol is held against the
 chat's. LiteLLM (installed into `.bench-venv`, as it brings a great many packages) stands before the bare pass-through,
-as it would before a model's own server."""
+as it would before a model's own server.
+
+Two processes of ours, as `processes.api = 2` starts them, are held against the same bare server, which is one process.
+The clients are a third one, which on two cores takes its share from both."""
 
 import json
 import os
@@ -56,16 +59,18 @@ def process(command: list[str], **options: object) -> Iterator["subprocess.Popen
 
 
 class Server:
-    """A running contender."""
+    """A running contender, with another process of it `beside` where it has two."""
 
-    def __init__(self, port: int, pid: int) -> None:
+    def __init__(self, port: int, pid: int, beside: "Server | None" = None) -> None:
         self.port = port
         self._process = psutil.Process(pid)
+        self._beside = beside
         self.cpu_us: list[float] = []
 
     def measure(self, stream: bool, path: str = CHAT) -> float:
         """Return requests per second."""
-        command = [sys.executable, "-m", "bench.api.http_load", str(self.port), str(CLIENTS), str(SECONDS), path]
+        ports = str(self.port) if self._beside is None else f"{self.port},{self._beside.port}"
+        command = [sys.executable, "-m", "bench.api.http_load", ports, str(CLIENTS), str(SECONDS), path]
         before_s = self._cpu_s()
         result = subprocess.run(
             command + ["stream"] * stream, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=True
@@ -76,18 +81,18 @@ class Server:
 
     def _cpu_s(self) -> float:
         times = self._process.cpu_times()
-        return times.user + times.system
+        return times.user + times.system + (0.0 if self._beside is None else self._beside._cpu_s())
 
 
 @contextmanager
-def ours(*arguments: str) -> Iterator[Server]:
-    """Start one server of `bench.api.api_servers`."""
+def ours(*arguments: str, beside: Server | None = None) -> Iterator[Server]:
+    """Start one server of `bench.api.api_servers`; `beside`: another process of it, which runs already."""
     with process([sys.executable, "-m", "bench.api.api_servers", *arguments], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         line = child.stdout.readline()
         if not line:
             raise SystemExit(f"the server {arguments[0]} did not start")
-        yield Server(int(line), child.pid)
+        yield Server(int(line), child.pid, beside)
 
 
 def ensure_litellm() -> Path:
@@ -155,6 +160,17 @@ def rows_against(name: str, onward: Server, other: Server, rounds: int, goal: fl
             yield Row(f"{kind}, {who}: CPU", sorted(server.cpu_us)[len(server.cpu_us) // 2], "µs/request")
 
 
+def rows_of_two(directory: str, floor: Server) -> Iterator[Row]:
+    """Yield what two processes do that share an engine, beside the bare server."""
+    with ours("first", directory) as first, ours("beside", directory, beside=first) as both:
+        floor.cpu_us.clear()
+        medians = interleave({"both": partial(both.measure, False), "bare": partial(floor.measure, False)}, ROUNDS)
+        ratio = medians["both"] / medians["bare"]
+        yield Row("whole answers, two processes", medians["both"], "requests/s", "bare FastAPI", ratio)
+        middle = len(both.cpu_us) // 2
+        yield Row("whole answers, two processes: CPU", sorted(both.cpu_us)[middle], "µs/request")
+
+
 def rows_of_protocols(onward: Server) -> Iterator[Row]:
     """Yield what each route does beside the chat's, on the same server."""
     for stream in (False, True):
@@ -174,6 +190,7 @@ def main() -> None:
         print(f"{TOKENS} tokens with logprobs, {CHUNKS} chunks, {CLIENTS} clients", file=sys.stderr)
         rows = list(rows_against("bare FastAPI", onward, floor, ROUNDS, GOAL_AGAINST_FLOOR))
         rows += rows_of_protocols(onward)
+        rows += rows_of_two(str(directory / "two"), floor)
         if "--no-litellm" not in sys.argv:
             proxy = stack.enter_context(litellm(ensure_litellm(), floor, directory, free_port()))
             rows += rows_against("LiteLLM", onward, proxy, LITELLM_ROUNDS, GOAL_AGAINST_LITELLM)

@@ -1,16 +1,20 @@
 """The servers that `bench.api.api_overhead` compares, each one uvicorn process over the same stub engine.
 
     python -m bench api_servers onward DIRECTORY
+    python -m bench api_servers first DIRECTORY
+    python -m bench api_servers beside DIRECTORY
     python -m bench api_servers floor
 
-Each prints its port once it listens. Both run with uvloop, httptools, and the interpreter and its garbage collector
-set as in production."""
+`first` has the engine and the live state, which `beside` asks for over a socket: the processes of `processes.api = 2`.
+Each prints its port once it listens. All run with uvloop, httptools, and the interpreter and its garbage collector set
+as in production."""
 
 import gc
 import json
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,7 @@ from fastapi.responses import StreamingResponse
 from core.events import Sampling
 from core.ids import InferenceId, base_ref
 from core.operations.fleet import LIVE, Assignment
-from core.ports import GenerateRequest, OutputDelta, TokenChunk
+from core.ports import GenerateRequest, LiveState, OutputDelta, Policy, TokenChunk
 
 MODEL = "stub"
 TOKENS = 64
@@ -108,7 +112,7 @@ class ByteParser:
         return OutputDelta()
 
 
-def onward(directory: Path) -> FastAPI:
+def onward(directory: Path, live_state: LiveState | None = None, policy: Policy | None = None) -> FastAPI:
     """Make the product's application over the product's log, which nobody reads meanwhile."""
     from api.access.services import ApiServices
     from api.app import create_app
@@ -125,8 +129,8 @@ def onward(directory: Path) -> FastAPI:
             settings=ApiSettings(),
             log=SqliteEventLog(directory / "log.db", ingest.partitions, ingest.poll_s),
             store=open_sqlite(directory / "store.db"),
-            live_state=MemoryLiveState(),
-            policy=StubPolicy(),
+            live_state=live_state or MemoryLiveState(),
+            policy=policy or StubPolicy(),
             renderer=ByteRenderer(),
             spec=RewardSpec.model_validate({"outcomes": {"accepted": {"type": "boolean", "weight": 1}}}),
             clock=SystemClock(),
@@ -137,6 +141,31 @@ def onward(directory: Path) -> FastAPI:
             readers={},
         )
     )
+
+
+def first(directory: Path) -> None:
+    """Serve as the first of two processes."""
+    from api.live_state.beside.answers import answer_for as answer_live_state
+    from api.live_state.memory import MemoryLiveState
+    from core.beside.listener import Listener
+    from serving.engines.beside.answers import answer_for as answer_engine
+
+    directory.mkdir(exist_ok=True)
+    live_state, policy, listener = MemoryLiveState(), StubPolicy(), Listener()
+    answer_live_state(listener, live_state)
+    answer_engine(listener, policy, lambda: "ok")
+    serve(onward(directory, live_state, policy), listener.listening(directory / "line.sock"))
+
+
+def beside(directory: Path) -> None:
+    """Serve as the second of two processes; the first one serves."""
+    from api.live_state.beside.live_state import BesideLiveState
+    from core.beside.line import Line
+    from serving.engines.beside.policy import BesidePolicy
+
+    path = directory / "line.sock"
+    line = Line(path)
+    serve(onward(directory, BesideLiveState(line), BesidePolicy(line, path)))
 
 
 def floor() -> FastAPI:
@@ -172,7 +201,7 @@ async def _events(policy: StubPolicy, request: GenerateRequest, head: dict[str, 
     yield "data: [DONE]\n\n"
 
 
-def serve(app: FastAPI) -> None:
+def serve(app: FastAPI, within: AbstractAsyncContextManager[None] | None = None) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves it off for sockets it is given
     server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="warning"))
@@ -183,11 +212,20 @@ def serve(app: FastAPI) -> None:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 1000)
-        print(listener.getsockname()[1], flush=True)
-        await server.serve(sockets=[listener])
+        async with within or nullcontext():
+            print(listener.getsockname()[1], flush=True)
+            await server.serve(sockets=[listener])
 
     uvloop.run(main())  # as the service does; a server that is given a loop takes it as it is
 
 
 if __name__ == "__main__":
-    serve(onward(Path(sys.argv[2])) if sys.argv[1] == "onward" else floor())
+    match sys.argv[1:]:
+        case ["first", folder]:
+            first(Path(folder))
+        case ["beside", folder]:
+            beside(Path(folder))
+        case ["onward", folder]:
+            serve(onward(Path(folder)))
+        case _:
+            serve(floor())

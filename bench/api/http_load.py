@@ -1,9 +1,9 @@
 """A load generator that costs little: keep-alive connections over httptools.
 
-    python -m bench http_load PORT CLIENTS SECONDS PATH [stream]
+    python -m bench http_load PORT[,PORT] CLIENTS SECONDS PATH [stream]
 
-Each connection sends its next request when the answer to the last one is whole. It prints one JSON object: requests
-(all of them), requests_per_s, p50_ms, p99_ms, bytes."""
+Each connection sends its next request when the answer to the last one is whole; several ports share them. It
+prints one JSON object: requests (all of them), requests_per_s, p50_ms, p99_ms, bytes."""
 
 import asyncio
 import json
@@ -79,11 +79,12 @@ def request_bytes(path: str, stream: bool) -> bytes:
     return head.encode() + body
 
 
-async def load(port: int, clients: int, seconds: float, path: str, stream: bool) -> dict[str, float]:
+async def load(ports: list[int], clients: int, seconds: float, path: str, stream: bool) -> dict[str, float]:
     latencies_s: list[float] = []
     request, loop = request_bytes(path, stream), asyncio.get_running_loop()
     connections = []
-    for _ in range(clients):
+    for number in range(clients):
+        port = ports[number % len(ports)]
         _, client = await loop.create_connection(lambda: Client(request, latencies_s), "127.0.0.1", port)
         connections.append(client)
     await asyncio.sleep(WARM_UP_S)
@@ -107,6 +108,7 @@ async def load(port: int, clients: int, seconds: float, path: str, stream: bool)
 
 if __name__ == "__main__":
     uvloop.install()
-    port, clients, seconds, path, *stream = sys.argv[1:]
-    result = asyncio.run(load(int(port), int(clients), float(seconds), path, stream == ["stream"]))
+    among, clients, seconds, path, *stream = sys.argv[1:]
+    ports = [int(port) for port in among.split(",")]
+    result = asyncio.run(load(ports, int(clients), float(seconds), path, stream == ["stream"]))
     print(json.dumps(result))

@@ -1,4 +1,4 @@
-"""The number of processes of each stage that `onward run` starts in mode `distributed`."""
+"""The number of processes of each stage that `onward run` starts; in mode `embedded` only `api` counts."""
 
 from pydantic import Field
 
@@ -7,7 +7,8 @@ from core.section import Section
 
 class ProcessSettings(Section):
     api: int = Field(default=1, ge=0, le=64)
-    """Replicas of the API. With a port given, the first has it and the others those after it."""
+    """Replicas of the API. With a port given, the first has it and the others those after it. In mode `embedded` the
+    first is the service itself, with whose engine the others answer; there it is at least 1."""
     ingest: int = Field(default=1, ge=0, le=64)
     """Writers from the log to the store; more than partitions stand by."""
     score: int = Field(default=1, ge=0, le=64)

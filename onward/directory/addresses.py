@@ -35,13 +35,13 @@ def write_address(path: Path, url: str, urls: list[str] | None = None, certifica
     _write_whole(path, json.dumps(known))
 
 
-def announce(path: Path, url: str, certificate: Path | None) -> None:
-    """Write this process into a file: its pid and URL.
+def announce(path: Path, urls: list[str], certificate: Path | None) -> None:
+    """Write this process into a file: its pid and URL, and the URLs of those that serve beside it.
 
     A supervisor, which knows the rest, needs the pid alone."""
     path.parent.mkdir(exist_ok=True)
     if path.suffix == ".json":
-        write_address(path, url, certificate=certificate)
+        write_address(path, urls[0], urls, certificate)
     else:
         write_pid(path)
 

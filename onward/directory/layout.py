@@ -1,5 +1,8 @@
 """The paths within a service's directory."""
 
+import hashlib
+import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -12,6 +15,8 @@ SHIPPED_MODEL = _MODELS / "tiny"
 PRETRAINED_MODEL = _MODELS / "smollm2"  # there after `make smollm2`
 BUILT_SITE = Path(__file__).resolve().parents[2] / "build" / "site"
 SHIPPED_REWARDS = Path(__file__).resolve().parents[1] / "rewards.toml"
+_SOCKET = "line.sock"
+_LONGEST_SOCKET = 100  # bytes: Linux takes 107, others fewer
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,17 @@ class Layout:
     def address(self) -> Path:
         """JSON of the running service's pid and URL."""
         return self.root / "service.json"
+
+    @property
+    def line(self) -> Path:
+        """The socket at which the first process answers the other ones that serve HTTP.
+
+        Where the directory's own name is too long for a socket's, it is among temporary files, by a digest."""
+        inside = self.root / _SOCKET
+        if len(os.fsencode(inside)) <= _LONGEST_SOCKET:
+            return inside
+        digest = hashlib.blake2b(os.fsencode(self.root), digest_size=8).hexdigest()
+        return Path(tempfile.gettempdir()) / f"onward-{digest}" / _SOCKET
 
     @property
     def audit_head(self) -> Path:

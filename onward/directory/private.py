@@ -6,10 +6,11 @@ import stat
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from core.errors import OnwardError
+from core.errors import ConfigError, OnwardError
 from core.secrets import redacted
 
 UMASK = 0o077
@@ -56,6 +57,17 @@ def private_folder(path: Path) -> None:
         path.chmod(_FOLDER)
     except OSError as error:
         logger.warning("%s: others may enter it (mode %o): %s", path, stat.S_IMODE(before), error.strerror)
+
+
+def own_folder(path: Path) -> None:
+    """Make a folder that only this user may enter, where others may write beside it.
+
+    Raises ConfigError where the name is taken by another's folder, by one that others may enter, or by a link."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=_FOLDER)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+        raise ConfigError(f"{path}: is not a folder of this user's alone, which the service needs there: move it away")
 
 
 class _Formatter(logging.Formatter):

@@ -6,8 +6,8 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import uvicorn
@@ -48,19 +48,19 @@ class HttpServer:
         )
         self._server = _Server(config)
 
-    def run(self, started: Callable[[], None], stopped: Callable[[], Awaitable[None]]) -> None:
-        """Serve until a signal stops it. `started` is called once it answers."""
+    def run(self, started: Callable[[], None], within: AbstractAsyncContextManager[None]) -> None:
+        """Serve within a context until a signal stops it. `started` is called once it answers."""
 
         async def main() -> None:
             gc.collect()
             gc.freeze()
             gc.set_threshold(*_GC_THRESHOLDS)
-            serving = asyncio.ensure_future(self._server.serve(sockets=[self._listener]))
-            while not self._server.started and not serving.done():  # uvicorn sets a flag and wakes nobody
-                await asyncio.wait([serving], timeout=_START_POLL_S)
-            started()
-            await serving
-            await stopped()
+            async with within:
+                serving = asyncio.ensure_future(self._server.serve(sockets=[self._listener]))
+                while not self._server.started and not serving.done():  # uvicorn sets a flag and wakes nobody
+                    await asyncio.wait([serving], timeout=_START_POLL_S)
+                started()
+                await serving
 
         try:
             with asyncio.Runner(loop_factory=lambda: _Loop(self._settings.connections.header_s)) as runner:

@@ -1,28 +1,34 @@
 """`onward run`, the whole product in one process tree, and `onward api`, its HTTP process alone."""
 
+import asyncio
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
+from core.errors import ConfigError
 from core.settings import ApiSettings
 from core.stages.ending import Ending
 from core.stages.runner import Runner
 from core.stages.start_steps import say_step
-from onward.directory.addresses import announce, own_address, refuse_folder
+from onward.directory.addresses import address_of, announce, own_address, refuse_folder
 from onward.directory.locks import exclusive
+from onward.directory.private import own_folder
 from onward.http.server import HttpServer, refuse_taken
 from onward.http.tls import server_context
 from onward.http.waiting import Waiting
 from onward.processes.stage_alarms import StageAlarms, watched
 from onward.processes.supervisor import ChildProcess
 from onward.processes.tree import own_ports, run_tree
+from onward.wiring.engines import API
 from onward.wiring.foundation import Foundation, is_distributed, open_foundation, read_directory
 from onward.wiring.service import Service, build_api, build_app, build_service, children_of
 from onward.wiring.tracing import traced
 
 _SWITCH_INTERVAL_S = 0.0001  # the engine takes the interpreter back after each of its operations: decision 0002
 _OK = "ok"
+_LOOK_EVERY_S = 0.1
 
 
 def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
@@ -33,10 +39,12 @@ def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
     server_context(settings.api.tls)
     refuse_folder(layout.address)
     with exclusive(layout.lock, f"{layout.root}: another service runs on this directory"):
-        refuse_taken(settings.api, settings.processes.api if is_distributed(settings) else 1)
+        refuse_taken(settings.api, settings.processes.api)
         if is_distributed(settings):
             run_tree(layout, settings, overrides)
         else:
+            if settings.processes.api == 0:
+                raise ConfigError("settings: processes.api: 0: outside mode `distributed` the service itself answers")
             with (
                 traced(settings, "service"),
                 _opened(directory, overrides) as foundation,
@@ -45,8 +53,10 @@ def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
                 _serve(build_service(foundation), children, [layout.address])
 
 
-def run_api(directory: Path, overrides: Mapping[str, str], child: str | None = None) -> None:
-    """Run one replica of the API until SIGINT or SIGTERM.
+def run_api(
+    directory: Path, overrides: Mapping[str, str], child: str | None = None, *, is_beside: bool = False
+) -> None:
+    """Run one replica of the API until SIGINT or SIGTERM; `is_beside` the first process of a service on this machine.
 
     What it needs may become available late; until then its answers say so. `child` is the name by which the process
     that started this one looks for it. Raises ConfigError as `run_service` does."""
@@ -57,7 +67,8 @@ def run_api(directory: Path, overrides: Mapping[str, str], child: str | None = N
     announced = [own_address(layout)] if child is None else [own_address(layout), layout.ready(child)]
     with ExitStack() as stack:
         stack.enter_context(traced(settings, child or "api"))
-        _serve(_build_patiently(stack, directory, overrides, settings.api), (), announced)
+        build = partial(build_api, is_beside=is_beside)
+        _serve(_build_patiently(stack, directory, overrides, settings.api, build), (), announced)
 
 
 @contextmanager
@@ -84,18 +95,25 @@ def _children(foundation: Foundation) -> Iterator[list[ChildProcess]]:
     ]
     with ExitStack() as held:
         for child in children:
-            child.start()
             held.callback(child.stop)
-            say_step("service", f"started the {child.name} process")
+            if not child.name.startswith(API):  # those start once there is an engine that they can ask
+                child.start()
+                say_step("service", f"started the {child.name} process")
         yield children
 
 
-def _build_patiently(stack: ExitStack, directory: Path, overrides: Mapping[str, str], settings: ApiSettings) -> Service:
+def _build_patiently(
+    stack: ExitStack,
+    directory: Path,
+    overrides: Mapping[str, str],
+    settings: ApiSettings,
+    make: Callable[[Foundation], Service],
+) -> Service:
     """Build the service once all that it needs is available; until then answer requests with what is missing."""
 
     def build() -> Service:
         with ExitStack() as undo:
-            service = build_api(undo.enter_context(_opened(directory, overrides)))
+            service = make(undo.enter_context(_opened(directory, overrides)))
             stack.push(undo.pop_all())
         return service
 
@@ -133,7 +151,7 @@ def _serve(service: Service, children: Sequence[ChildProcess], announced: Sequen
     looking = StageAlarms(parts, service.foundation.store, service.foundation.clock, settings.stages.well_s)
     try:
         with watched(looking):
-            _serve_http(service, app, announced)
+            _serve_http(service, app, announced, [child for child in children if child.name.startswith(API)])
     finally:
         _stop(children, threads)
         service.serving.close()
@@ -152,21 +170,58 @@ def _stop(children: Sequence[ChildProcess], threads: Sequence[Runner]) -> None:
         thread.stop()
 
 
-def _serve_http(service: Service, app: object, announced: Sequence[Path]) -> None:
-    foundation = service.foundation
-    settings = foundation.settings.api
+def _serve_http(service: Service, app: object, announced: Sequence[Path], apis: Sequence[ChildProcess]) -> None:
+    """Serve; `apis` are the processes that do so beside this one."""
+    layout, settings = service.foundation.layout, service.foundation.settings.api
     server = HttpServer(app, settings)
+    looking: list[asyncio.Task[None]] = []
+
+    def tell() -> None:
+        urls = [server.url, *(address_of(layout, each.pid) for each in apis)]
+        for path in announced:
+            announce(path, urls, settings.tls.certificate)
+        print(f"onward serves at {', '.join(urls)}  (directory {layout.root})")
+        print(f"  clients: {urls[0]}/v1   console: {urls[0]}/   documentation: {urls[0]}/docs/", flush=True)
+
+    async def tell_when_all_serve() -> None:
+        while not all(each.state == _OK for each in apis):  # noqa: ASYNC110 - they are other processes
+            await asyncio.sleep(_LOOK_EVERY_S)
+        tell()
 
     def started() -> None:
-        for path in announced:
-            announce(path, server.url, settings.tls.certificate)
         say_step("service", "listens")
-        print(f"onward serves at {server.url}  (directory {foundation.layout.root})")
-        print(f"  clients: {server.url}/v1   console: {server.url}/   documentation: {server.url}/docs/", flush=True)
+        if apis:
+            looking.append(asyncio.get_running_loop().create_task(tell_when_all_serve()))
+        else:
+            tell()
 
     try:
-        server.run(started, service.serving.aclose)
+        server.run(started, _within(service, apis, looking))
     finally:
         for path in announced:
             path.unlink(missing_ok=True)
         server.close()
+
+
+@asynccontextmanager
+async def _within(
+    service: Service, apis: Sequence[ChildProcess], tasks: Sequence[asyncio.Task[None]]
+) -> AsyncIterator[None]:
+    """Answer the processes beside this one, until they have finished what they ask for."""
+    line = service.foundation.layout.line
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(service.serving.aclose)
+        if service.line is not None:
+            stack.push_async_callback(service.line.aclose)
+        if service.listener is not None:
+            if line.parent != service.foundation.layout.root:
+                own_folder(line.parent)
+            await stack.enter_async_context(service.listener.listening(line))
+            stack.push_async_callback(asyncio.to_thread, _stop, apis, ())
+            for each in apis:
+                each.start()
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()

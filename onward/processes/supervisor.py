@@ -85,6 +85,8 @@ class ChildProcess:
     def stop(self) -> None:
         """Wait for its end. One that does not end in time shows in the log what it is doing, and is killed."""
         self.terminate()
+        if self._thread.ident is None:  # it was never started
+            return
         self._thread.join(self._end_s)
         for number in (signal.SIGABRT, signal.SIGKILL):
             if self._thread.is_alive() and self._process is not None:

@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from core.clock import SystemClock
 from core.settings import Settings
 from core.stages.ending import Ending, told_by_signals
-from onward.directory.addresses import address_of, free_port, write_address
+from onward.directory.addresses import address_of, write_address
 from onward.directory.layout import Layout
 from onward.http.waiting import Waiting
 from onward.processes.stage_alarms import StageAlarms, watched
 from onward.processes.supervisor import ChildProcess
-from onward.wiring.engines import Child, child_of, host_children
+from onward.wiring.engines import API, Child, api_child, child_of, host_children
 from onward.wiring.foundation import open_store
 from onward.wiring.migrate import migrate
 from onward.wiring.stages import STAGES
@@ -65,7 +65,7 @@ def _announce(layout: Layout, settings: Settings, children: list[ChildProcess], 
     while not all(child.state == "ok" for child in children):
         if ending.wait(_LOOK_EVERY_S):
             return
-    urls = [address_of(layout, child.pid) for child in children if child.name.startswith("api-")]
+    urls = [address_of(layout, child.pid) for child in children if child.name.startswith(API)]
     if urls:
         write_address(layout.address, urls[0], urls, settings.api.tls.certificate)
     print(f"onward serves at {', '.join(urls)}  (directory {layout.root})")
@@ -74,15 +74,9 @@ def _announce(layout: Layout, settings: Settings, children: list[ChildProcess], 
 
 
 def _children(layout: Layout, settings: Settings) -> list[Child]:
-    apis = [_api(layout, settings, number) for number in range(settings.processes.api)]
+    apis = [api_child(layout, settings, number) for number in range(settings.processes.api)]
     stages = [child_of(layout, name, row.command) for row in STAGES for name in row.names(settings)]
     return apis + stages + host_children(layout, settings)
-
-
-def _api(layout: Layout, settings: Settings, number: int) -> Child:
-    """Return one API process, on a port that it keeps when it is started again."""
-    port = settings.api.port + number if settings.api.port else free_port(settings.api.host)
-    return child_of(layout, f"api-{number + 1}", "api", "--port", str(port))
 
 
 def own_ports(settings: Settings, number: int) -> dict[str, str]:

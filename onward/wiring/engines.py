@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from core.errors import ConfigError
 from core.model.files import weight_files
@@ -19,10 +19,12 @@ from core.settings import Settings
 from core.stages.rounds import Rounds
 from core.stages.stage import Stage
 from core.stages.start_steps import Progress, say_step
+from onward.directory.addresses import free_port
 from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation
 
 if TYPE_CHECKING:
+    from core.beside.line import Line
     from core.model.probes import ProbeRecord
     from serving.engines.host import EngineHost
     from serving.engines.sglang.engine import SglangEngine
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.2
 _RECENT_TEXTS = 5
+API: Final = "api-"
+"""How the names of the processes begin that serve HTTP."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,12 @@ class Child:
 def child_of(layout: Layout, name: str, command: str, *arguments: str, serves_users: bool = False) -> Child:
     """Return the child process `onward COMMAND` on the same directory."""
     return Child(name, (command, str(layout.root), "--child", name, *arguments), layout.ready(name), serves_users)
+
+
+def api_child(layout: Layout, settings: Settings, number: int, *arguments: str) -> Child:
+    """Return one process that serves HTTP, on a port that it keeps when it is started again."""
+    port = settings.api.port + number if settings.api.port else free_port(settings.api.host)
+    return child_of(layout, f"{API}{number + 1}", "api", "--port", str(port), *arguments)
 
 
 class Serving(Protocol):
@@ -87,13 +97,18 @@ class Serving(Protocol):
         ...
 
 
-def build_serving(foundation: Foundation, log: EventLog, timer: "LoopTimer", *, is_whole: bool) -> Serving:
+def build_serving(
+    foundation: Foundation, log: EventLog, timer: "LoopTimer", *, is_whole: bool, line: "Line | None" = None
+) -> Serving:
     """Build the way to serve that the settings choose. Raises ConfigError.
 
-    `is_whole` says that this process sees to the hosts and to the first version, too."""
+    `is_whole` says that this process sees to the hosts and to the first version, too; `line` leads to the process that
+    does where there is one on this machine: an engine within it is asked over that. Raises EngineUnavailable then."""
     match foundation.settings.serving.engine:
         case "local" if foundation.is_shared:
             raise ConfigError('serving.engine: "local" generates within one service; mode distributed takes "sglang"')
+        case "local" if line is not None:
+            return BesideServing(foundation, line)
         case "local":
             return LocalServing(foundation, log, timer)
         case "sglang":
@@ -176,6 +191,37 @@ def _compare_first(foundation: Foundation) -> "subprocess.Popen[bytes] | None":
 def _recent_texts(store: Store) -> list[tuple[int, ...]]:
     with store.look() as view:
         return view.turns.newest_texts(_RECENT_TEXTS)
+
+
+class BesideServing:
+    """Serving by the engine of the service's first process, which also steers it."""
+
+    def __init__(self, foundation: Foundation, line: "Line") -> None:
+        from serving.engines.beside.policy import BesidePolicy
+
+        self.policy = BesidePolicy(line, foundation.layout.line)
+        self.stages: Mapping[str, Stage] = {}
+
+    def states(self) -> Mapping[str, str]:
+        return {"engine": self.policy.state}
+
+    def targets_changed(self) -> None:
+        """Do nothing: the controller is in the first process."""
+
+    def when_status_changes(self, call: Callable[[], None]) -> None:
+        """Do nothing: the host is in the first process."""
+
+    def asking(self) -> AbstractAsyncContextManager[Policy]:
+        return nullcontext[Policy](self.policy)
+
+    def bring_up(self) -> None:
+        """Do nothing: the first process did."""
+
+    async def aclose(self) -> None:
+        await self.policy.aclose()
+
+    def close(self) -> None:
+        pass
 
 
 class FleetServing:

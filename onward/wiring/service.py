@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING
 from core.errors import ConfigError
 from core.ports import Announcer, EventLog, LiveState
 from core.records.audit_head import HeadFile
+from core.settings import Settings
 from core.stages.stage import Stage
 from core.stages.start_steps import say_step
 from ingest.spool.spool import SpoolingLog
 from onward.directory.layout import BUILT_SITE
 from onward.wiring.disk import disk_of
-from onward.wiring.engines import Child, Serving, build_serving, child_of, host_children
+from onward.wiring.engines import Child, Serving, api_child, build_serving, child_of, host_children
 from onward.wiring.foundation import Foundation
 from onward.wiring.stages import STAGES, Neighbours, readers
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from core.beside.line import Line
+    from core.beside.listener import Listener
     from onward.wiring.observer import PolicyObserver
     from serving.releases import LoopTimer, StoreTraffic
 
@@ -39,6 +42,10 @@ class Service:
     stages: Mapping[str, Stage]
     makers: Mapping[str, Callable[[], Stage]]
     """The makers of those stages that may be made anew when they fail; other parts hold references to the rest."""
+    listener: "Listener | None" = None
+    """Answers the other processes of this machine that serve HTTP; None: there are none."""
+    line: "Line | None" = None
+    """Of such a process, to the first one."""
 
 
 def build_service(foundation: Foundation) -> Service:
@@ -51,6 +58,7 @@ def build_service(foundation: Foundation) -> Service:
     serving = build_serving(foundation, log, timer, is_whole=True)
     traffic = StoreTraffic(foundation.store, settings.serving.cluster, settings.release)
     live_state = build_live_state(foundation)
+    listener = build_listener(serving, live_state) if _has_apis_beside(settings) else None
     beside = Neighbours(log, lambda: live_state, serving)
     rows = [row for row in STAGES if row.is_wanted(settings)]
     makers: dict[str, Callable[[], Stage]] = {
@@ -61,7 +69,35 @@ def build_service(foundation: Foundation) -> Service:
         makers["releases"] = partial(_told, makers["releases"], observer)
     stages: dict[str, Stage] = {name: make() for name, make in makers.items()}
     stages |= {"observer": observer, "traffic": traffic, **serving.stages}
-    return Service(foundation, log, serving, traffic, live_state, stages, makers)
+    spools = foundation.layout.spools
+    if listener is not None or spools.exists():  # of processes that there no longer are
+        stages["orphans"] = _orphans(foundation)
+    return Service(foundation, log, serving, traffic, live_state, stages, makers, listener)
+
+
+def _has_apis_beside(settings: Settings) -> bool:
+    return settings.processes.api > 1
+
+
+def _orphans(foundation: Foundation) -> Stage:
+    from ingest.spool.directories import Orphans
+
+    foundation.layout.spools.mkdir(exist_ok=True)
+    return Orphans(foundation.layout.spools, partial(_spooling, foundation))
+
+
+def build_listener(serving: Serving, live_state: LiveState) -> "Listener":
+    """Let the processes that connect use this one's engine and live state."""
+    from api.live_state.beside.answers import answer_for as answer_live_state
+    from api.live_state.memory import MemoryLiveState
+    from core.beside.listener import Listener
+    from serving.engines.beside.answers import answer_for as answer_engine
+
+    assert isinstance(live_state, MemoryLiveState), "where live state is shared otherwise, so is all the rest"
+    listener = Listener()
+    answer_live_state(listener, live_state)
+    answer_engine(listener, serving.policy, lambda: serving.states()["engine"])
+    return listener
 
 
 def children_of(foundation: Foundation) -> list[Child]:
@@ -72,40 +108,57 @@ def children_of(foundation: Foundation) -> list[Child]:
     settings, layout = foundation.settings, foundation.layout
     hosts = host_children(layout, settings) if settings.serving.engine == "sglang" else []
     rows = [row for row in STAGES if row.is_child and row.is_wanted(settings)]
-    return [*hosts, *(child_of(layout, row.name, row.command) for row in rows)]
+    stages = [child_of(layout, row.name, row.command) for row in rows]
+    return [
+        *hosts,
+        *stages,
+        *(api_child(layout, settings, number, "--beside") for number in range(1, settings.processes.api)),
+    ]
 
 
-def build_api(foundation: Foundation) -> Service:
-    """Build one replica of the API: it answers, logs and routes. Other processes do the rest."""
-    from ingest.spool.directories import Orphans, claim
+def build_api(foundation: Foundation, *, is_beside: bool = False) -> Service:
+    """Build one replica of the API: it answers, logs and routes. Other processes do the rest.
+
+    `is_beside`: it shares the engine and the live state of the service's first process, upon a line to it. Raises
+    EngineUnavailable while that does not answer yet, StoreUnavailable."""
+    from core.beside.line import Line
+    from ingest.spool.directories import claim
     from serving.releases import LoopTimer, StoreTraffic
 
+    if is_beside and foundation.is_shared:
+        raise ConfigError("--beside: where processes share Redis, none has a first one: leave it out")
     _check(foundation)
     spools = foundation.layout.spools
     timer = LoopTimer()
-    with ExitStack() as undo:  # where the store is away
+    line = Line(foundation.layout.line) if is_beside else None
+    with ExitStack() as undo:  # where the store is away, or the first process
         directory = claim(spools)
         undo.callback(directory.release)
         log = _spooling(foundation, directory.path)
         undo.callback(log.close_spool)
-        serving = build_serving(foundation, log, timer, is_whole=False)
+        serving = build_serving(foundation, log, timer, is_whole=False, line=line)
         undo.pop_all()
     settings = foundation.settings
     traffic = StoreTraffic(foundation.store, settings.serving.cluster, settings.release)
     stages = {
-        "orphans": Orphans(spools, partial(_spooling, foundation)),
+        "orphans": _orphans(foundation),
         "observer": _build_observer(log, timer),
         "traffic": traffic,
         **serving.stages,
     }
-    return Service(foundation, log, serving, traffic, build_live_state(foundation), stages, {})
+    live_state = build_live_state(foundation, line)
+    return Service(foundation, log, serving, traffic, live_state, stages, {}, line=line)
 
 
 def _spooling(foundation: Foundation, directory: Path) -> SpoolingLog:
     return SpoolingLog(foundation.log, directory, foundation.settings.ingest.spool_bytes)
 
 
-def build_live_state(foundation: Foundation) -> LiveState:
+def build_live_state(foundation: Foundation, line: "Line | None" = None) -> LiveState:
+    if line is not None:
+        from api.live_state.beside.live_state import BesideLiveState
+
+        return BesideLiveState(line)
     if foundation.is_shared:
         from api.live_state.redis_live_state import RedisLiveState
 

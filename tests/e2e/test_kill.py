@@ -4,18 +4,27 @@ import os
 import signal
 from collections.abc import Callable
 
-from service_tree import Service, wait_for
+import pytest
+from service_tree import Refused, Service, wait_for
 from traffic import Traffic, check_nothing_missing, check_trained_once, stored, versions
 
 MakeService = Callable[..., Service]
 
 
-def test_kill_the_service(make_service: MakeService) -> None:
+def test_kill_a_process_of_the_api_and_then_the_service(make_service: MakeService) -> None:
     service = make_service(
-        learner__batch__turns=16, learner__batch__min_turns=8, learner__batch__max_wait_s=0.5
+        processes__api=2, learner__batch__turns=16, learner__batch__min_turns=8, learner__batch__max_wait_s=0.5
     ).start()
+    check_two_are_one(service)
     traffic = Traffic(service, threads=6)
-    wait_for(lambda: versions(service) >= 4, 300, "a fourth version")
+    wait_for(lambda: versions(service) >= 2, 300, "a second version")
+    urls, before = service.urls, service.child_pid("api")
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: is_back(service, before), 300, "the other process of the API")
+    assert service.urls == urls
+    service.post("/v1/feedback", {"inference_id": traffic.turns[-1], "metric_name": "accepted", "value": True}, at=1)
+    seen = versions(service)
+    wait_for(lambda: versions(service) >= seen + 2, 300, "two further versions")
     service.kill()
     traffic.stop()
     service.start()
@@ -27,6 +36,43 @@ def test_kill_the_service(make_service: MakeService) -> None:
         wait_for(lambda part=part: stored(service, part), what="the writer")  # type: ignore[misc]
         check_nothing_missing(service, part)
     check_trained_once(service)
+
+
+def check_two_are_one(service: Service) -> None:
+    """Check that a session, its feedback and what is known of both are whole across both processes of the API."""
+    said: list[dict[str, str]] = []
+    parent = session = None
+    for number in range(4):
+        said.append({"role": "user", "content": f"[web] write total_{number}(xs): sum of xs"})
+        request = {"model": "onward-tiny", "messages": said, "max_tokens": 8}
+        answer = service.post("/v1/chat/completions", request, at=number % 2)
+        told = answer["onward"]
+        assert (told["parent_id"], told["session_id"]) == (parent, session or told["session_id"])
+        parent, session = told["inference_id"], told["session_id"]
+        said.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
+        outcome = {"inference_id": parent, "feedback_id": f"of-{parent}", "metric_name": "accepted", "value": True}
+        there, here = ((number + 1) % 2, number % 2)
+        service.post("/v1/feedback", outcome, at=there)
+        service.post("/v1/feedback", outcome, at=here)
+        with pytest.raises(Refused, match="409"):
+            service.post("/v1/feedback", {**outcome, "value": False}, at=here)
+    wait_for(lambda: tell_the_same(service, turns=4), what="the last minute, at both")  # counts are told together
+
+
+def tell_the_same(service: Service, turns: int) -> bool:
+    first, second = (service.get("/v1/status", at=at) for at in range(2))
+    told = first["last_minute"]
+    return all(first[same] == second[same] for same in ("model", "live", "last_minute")) and told["turns"] == turns
+
+
+def is_back(service: Service, before: int) -> bool:
+    """Return whether the second process of the API is another one, and serves."""
+    if service.child_pid("api") == before:
+        return False
+    try:
+        return all(service.get("/readyz", at=at)["status"] == "ok" for at in range(2))
+    except (Refused, OSError):
+        return False
 
 
 def test_kill_the_learner_of_adapters(make_service: MakeService) -> None:

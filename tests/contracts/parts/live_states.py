@@ -1,16 +1,22 @@
 """Live states for the contract; a pair is what two API replicas hold."""
 
 import asyncio
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from services import require_services
 
+from api.live_state.beside.answers import answer_for
+from api.live_state.beside.live_state import BesideLiveState
 from api.live_state.memory import MemoryLiveState
 from api.live_state.redis_live_state import RedisLiveState
+from core.beside.line import Line
+from core.beside.listener import Listener
 from core.ids import InferenceId, Namespace, SessionId
 from core.ports import Bucket, LiveState, TokenChain
 from core.settings import RedisSettings
@@ -53,7 +59,40 @@ async def in_redis(chosen: RedisSettings | None = None) -> AsyncIterator[tuple[R
         yield here, there
 
 
-ADAPTERS = {"memory": Adapter(in_memory), "redis": Adapter(in_redis)}
+@asynccontextmanager
+async def beside() -> AsyncIterator[tuple[MemoryLiveState, BesideLiveState]]:
+    """Yield what the first of several processes of a machine has, and what another one has."""
+    first, listener = MemoryLiveState(), Listener()
+    answer_for(listener, first)
+    with tempfile.TemporaryDirectory() as folder:
+        line = Line(Path(folder) / "line.sock")
+        async with first, listener.listening(Path(folder) / "line.sock"):
+            async with BesideLiveState(line) as there:
+                yield first, there
+            await line.aclose()
+
+
+@asynccontextmanager
+async def both_beside() -> AsyncIterator[Pair]:
+    """Yield what two processes beside the first one have."""
+    first, listener = MemoryLiveState(), Listener()
+    answer_for(listener, first)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "line.sock"
+        lines = Line(path), Line(path)
+        async with listener.listening(path):
+            async with BesideLiveState(lines[0]) as here, BesideLiveState(lines[1]) as there:
+                yield here, there
+            for line in lines:
+                await line.aclose()
+
+
+ADAPTERS = {
+    "memory": Adapter(in_memory),
+    "redis": Adapter(in_redis),
+    "beside": Adapter(beside),
+    "both-beside": Adapter(both_beside),
+}
 
 
 def chain(number: int = 1, token_ids: tuple[int, ...] = (1, 2, 3)) -> TokenChain:

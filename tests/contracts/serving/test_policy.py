@@ -13,12 +13,14 @@ import made_events
 import msgspec
 import pytest
 from engine_world import Published
+from first_process import listening
 from fleet_world import Fleet, sglang_fleet
 from http_engine import HttpEngine, HttpEngines
 from moe_model import make_moe
 from sglang_server import PYTHON, SglangServer
 from token_server import token_server
 
+from core.beside.line import Line
 from core.blobs import FsspecBlobs
 from core.errors import EngineUnavailable, InvalidRequest
 from core.events import Grammar, LogprobSpace, Sampling
@@ -29,6 +31,8 @@ from learner.model.policy_model import PolicyModel
 from learner.sequences.joining import TrainingSequence, TurnSpan
 from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import micro_batches
+from serving.engines.beside.answers import answer_for
+from serving.engines.beside.policy import BesidePolicy
 from serving.engines.local import LocalEngine
 from serving.engines.model_facts import read_model_facts
 from serving.engines.sglang.engine import SglangEngine
@@ -50,6 +54,14 @@ def local(directory: Path) -> Iterator[Policy]:
     engine.start()
     yield engine
     engine.close()
+
+
+@contextmanager
+def beside(directory: Path) -> Iterator[Policy]:
+    """Yield the policy of a process beside the engine's, whose event loop is another."""
+    path = directory / "line.sock"
+    with local(directory) as engine, listening(lambda listener: answer_for(listener, engine, lambda: "ok"), path):
+        yield BesidePolicy(Line(path), path)
 
 
 @contextmanager
@@ -80,7 +92,7 @@ def moe_sglang(directory: Path) -> Iterator[Policy]:
         yield fleet.policy
 
 
-KINDS = {"local": local, "http": http, "sglang": dense_sglang, "sglang-moe": moe_sglang}
+KINDS = {"local": local, "beside": beside, "http": http, "sglang": dense_sglang, "sglang-moe": moe_sglang}
 
 
 @pytest.fixture(params=KINDS, scope="module")
@@ -193,6 +205,8 @@ def test_top_logprobs_accompany_every_token(ask: Ask) -> None:
         (asking(max_tokens=0), "max_tokens"),
         (asking(max_tokens=10**9), "max_tokens"),
         (asking(temperature=-1.0), "temperature"),
+        (asking(seed=1 << 70), "seed"),
+        (asking(logit_bias={1 << 70: 1.0}), "logit_bias"),
     ],
 )
 def test_what_the_model_cannot_do_is_refused_by_name(ask: Ask, request_: GenerateRequest, param: str) -> None:
@@ -267,4 +281,6 @@ def test_an_answer_follows_its_grammar_and_the_learner_makes_its_masks_again(ask
 def test_plain_sampling_is_trainable_and_greedy_is_not(policy: Policy, kind: str) -> None:
     assert policy.untrainable(Sampling(temperature=0.7, seed=3)) == ()
     assert "temperature_zero" in policy.untrainable(Sampling(temperature=0.0))
-    assert ("top_p" in policy.untrainable(Sampling(top_p=0.5))) == (kind != "local")  # which tells what was left
+    assert ("top_p" in policy.untrainable(Sampling(top_p=0.5))) == (
+        kind not in ("local", "beside")
+    )  # which tells what was left

@@ -125,49 +125,53 @@ class Service:
         return self._process is not None and self._process.poll() is None
 
     def learner_pid(self) -> int:
-        return int(wait_for(lambda: next(iter(self._learners()), None), what="a learner process"))
+        return self.child_pid("learn")
 
-    def _learners(self) -> list[int]:
-        return [child.pid for child in psutil.Process(self.pid).children() if "learn" in words_of(child)]
+    def child_pid(self, command: str) -> int:
+        """Return the pid of the child process `onward COMMAND`, once there is one."""
+        return int(wait_for(lambda: next(iter(self._children(command)), None), what=f"a process of {command}"))
+
+    def _children(self, command: str) -> list[int]:
+        return [child.pid for child in psutil.Process(self.pid).children() if command in words_of(child)]
 
     def log_text(self) -> str:
         return self._log.read_text()
 
-    def get(self, path: str, **headers: str) -> Any:
-        """Send a GET request and return its JSON.
+    def get(self, path: str, at: int = 0, **headers: str) -> Any:
+        """Send a GET request to the replica `at` that number, and return its JSON.
 
         Raises Refused."""
-        return json.loads(_open(urllib.request.Request(self.url + path, headers=headers)))
+        return json.loads(_open(urllib.request.Request(self.urls[at] + path, headers=headers)))
 
     def text(self, path: str) -> str:
         return _open(self.url + path).decode()
 
-    def post(self, path: str, body: dict[str, Any], **headers: str) -> Any:
-        """Send a POST request and return its JSON.
+    def post(self, path: str, body: dict[str, Any], at: int = 0, **headers: str) -> Any:
+        """Send a POST request to the replica `at` that number, and return its JSON.
 
         Raises Refused."""
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         data = json.dumps(body).encode()
         return json.loads(
-            _open(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **names}))
+            _open(urllib.request.Request(self.urls[at] + path, data, {"Content-Type": "application/json", **names}))
         )
 
-    def chat(self, text: str, **fields: Any) -> Any:
-        return self.post("/v1/chat/completions", {"model": "onward-tiny", "messages": [user(text)], **fields})
+    def chat(self, text: str, at: int = 0, **fields: Any) -> Any:
+        return self.post("/v1/chat/completions", {"model": "onward-tiny", "messages": [user(text)], **fields}, at)
 
     def client(self) -> openai.OpenAI:
         """Return a client of the official library, which is closed when the service is stopped."""
         return self._clients.enter_context(openai.OpenAI(base_url=self.url + "/v1", api_key="unused"))
 
     def kill(self) -> None:
-        """Kill the service with SIGKILL, if it runs, and wait for the learner's end, which follows."""
+        """Kill the service with SIGKILL, if it runs, and wait for the end of its child processes, which follows."""
         assert self._process is not None
         if self._process.poll() is not None:
             return
-        learners = self._learners()
+        children = [*self._children("learn"), *self._children("api")]
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(120)
-        wait_for(lambda: not any(_alive(pid) for pid in learners), what="the learner's end")
+        wait_for(lambda: not any(_alive(pid) for pid in children), what="the end of its children")
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:

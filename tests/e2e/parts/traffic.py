@@ -12,11 +12,11 @@ from onward.wiring.foundation import open_foundation
 
 
 class Traffic:
-    """Users that record what was acknowledged to them."""
+    """Users that record what was acknowledged to them. They ask the API's replicas in turns, and judge at another."""
 
     def __init__(self, service: Service, threads: int) -> None:
         self._service = service
-        self._url = service.url
+        self._replicas = len(service.urls)
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(index,)) for index in range(threads)]
         self.turns: list[str] = []
@@ -28,8 +28,10 @@ class Traffic:
         number = 0
         while not self._stop.is_set():
             number += 1
+            here, there = number % self._replicas, (number + 1) % self._replicas
             try:
-                answer = self._service.chat(f"[web] write total_{index}_{number}(xs): sum of xs", max_tokens=24)
+                text = f"[web] write total_{index}_{number}(xs): sum of xs"
+                answer = self._service.chat(text, max_tokens=24, at=here)
                 self.turns.append(answer["onward"]["inference_id"])
                 said = self._service.post(
                     "/v1/feedback",
@@ -38,6 +40,7 @@ class Traffic:
                         "metric_name": "accepted" if number % 3 else "rejected",
                         "value": True,
                     },
+                    at=there,
                 )
                 self.outcomes.append(said["feedback_id"])
             except (Refused, OSError, http.client.HTTPException):  # what was not acknowledged does not count

@@ -27,6 +27,7 @@ from onward.processes.runtime import run_service
 
 PROGRAM = """
 import asyncio, json, sys
+from contextlib import nullcontext
 from core.settings import ApiSettings
 from onward.http.server import HttpServer
 
@@ -42,11 +43,8 @@ async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
 
-async def nothing():
-    pass
-
 server = HttpServer(app, ApiSettings.model_validate_json(sys.argv[1]))
-server.run(lambda: print(server.url, flush=True), nothing)
+server.run(lambda: print(server.url, flush=True), nullcontext())
 print("stopped", flush=True)
 """
 
@@ -212,6 +210,11 @@ def test_a_taken_port_is_refused_in_a_line_before_anything_is_opened(tmp_path: P
             ConfigError, match=rf"^api\.port: cannot listen at 127.0.0.1:{port}: Address already in use$"
         ):
             run_service(tmp_path, {"ONWARD_API__PORT": str(port)})
+        second = {"ONWARD_API__PORT": str(port - 1), "ONWARD_PROCESSES__API": "2"}
+        with pytest.raises(ConfigError, match=rf"^api\.port: cannot listen at 127.0.0.1:({port}|{port - 1}): "):
+            run_service(tmp_path, second)
+    with pytest.raises(ConfigError, match=r"^settings: processes\.api: 0: "):
+        run_service(tmp_path, {"ONWARD_API__PORT": "0", "ONWARD_PROCESSES__API": "0"})
     assert not Layout.of(tmp_path).store.exists()
     with pytest.raises(ConfigError, match=r"^api\.port: cannot listen at 192\.0\.2\.1:0: "):  # nobody's (RFC 5737)
         run_service(tmp_path, {"ONWARD_API__HOST": "192.0.2.1", "ONWARD_API__PORT": "0"})

@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from onward import cli
 from onward.cli import app
 from onward.commands.doctor import examine
 from onward.commands.options import overrides_of
-from onward.directory.private import _Formatter, private_folder
+from onward.directory.layout import Layout
+from onward.directory.private import _Formatter, own_folder, private_folder
 
 NOT_SECRET = {"api.tls.key", "kafka.security.ssl_keyfile", "quotas.keys", "redis.prefix"}  # paths; names
 
@@ -47,6 +49,26 @@ def test_a_folder_that_is_not_ours_to_narrow_is_named(
     monkeypatch.setattr(Path, "chmod", refuse)
     private_folder(tmp_path)
     assert f"{tmp_path}: others may enter it (mode 755)" in caplog.text
+
+
+def test_a_socket_whose_directory_has_a_long_name_is_in_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    near, far = Layout(Path("/srv/onward")), Layout(Path("/srv") / ("é" * 60))
+    assert near.line == Path("/srv/onward/line.sock")
+    assert len(str(far.line)) < 50
+    assert far.line == Layout(far.root).line != Layout(far.root / "other").line
+    folder = tmp_path / "mine"
+    for _ in range(2):
+        own_folder(folder)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "file").touch()
+    folder.chmod(0o710)
+    for other in (tmp_path / "link", tmp_path / "file", folder):
+        with pytest.raises(ConfigError, match="is not a folder of this user's alone"):
+            own_folder(other)
 
 
 @pytest.mark.parametrize(

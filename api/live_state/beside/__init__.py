@@ -1,0 +1,1 @@
+"""Live state of several processes on one machine: the first one keeps it in memory, and the others ask it."""
