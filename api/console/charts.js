@@ -12,6 +12,7 @@ const colour = name => getComputedStyle(document.documentElement).getPropertyVal
 export class Chart {
   constructor(title, note, { over, unit, show, range = null, lacks = "a turn that has a reward" }) {
     Object.assign(this, { over, unit, show, range, lacks, plot: null, names: [], shaded: [], dotted: [], marks: [], data: [[]] });
+    this.colours = new Map();  // a series keeps its own, whatever comes or goes beside it
     this.legend = make("div", "legend");
     this.plane = make("div", "plane");
     this.figure = make("figure", "card", make("figcaption", "", make("h3", "", title), make("small", "", note)),
@@ -27,7 +28,7 @@ export class Chart {
   draw(xs, lines, { bands = {}, dots = {}, marks = [] } = {}) {
     this.marks = marks;
     const names = Object.keys(lines);
-    this.colours = coloursOf(this.title, names);
+    for (const name of names) if (!this.colours.has(name)) this.colours.set(name, this.colours.size % COLOURS);
     const shaded = names.filter(name => bands[name]), dotted = names.filter(name => dots[name]);
     this.data = [xs, ...Object.values(lines), ...shaded.flatMap(name => bands[name]), ...dotted.map(name => dots[name])];
     if (!xs.length) return this.empty();
@@ -123,14 +124,6 @@ export class Chart {
 const clock = stamp => new Date(1000 * stamp).toISOString().slice(11, 19);
 
 const worded = (show, value) => value === null || value === undefined ? "–" : show(value);
-const chosen = {};  // by figure: the colours that its series have had so far
-
-/** The colour of each series of a figure: it keeps its own, whatever comes or goes beside it. */
-function coloursOf(title, names) {
-  const known = chosen[title] ??= new Map();
-  for (const name of names) if (!known.has(name)) known.set(name, known.size % COLOURS);
-  return known;
-}
 
 /** Rows to columns: `xs`, and for each name the values at each x. Of several rows with one x the last counts. */
 export function columns(rows, x, pick) {

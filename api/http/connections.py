@@ -19,6 +19,7 @@ from core.telemetry import BROKEN_CONNECTIONS, CONNECTIONS
 
 _LOOKS_PER_DEADLINE = 8  # deadlines are exact to this part of the shortest
 _MOST_PAUSE_S = 1.0
+_BESIDE = 4  # bytes of a header beside its name and its value
 _MOST_HEADERS = 256
 _MANY_PARTS = 65_536  # of a body; that of a client which sends each word of its JSON as it comes has fewer
 _LEAST_PART = 16  # bytes of a part, on average, where there are many: to take one costs as much as some thousand bytes
@@ -122,25 +123,21 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._phase is Phase.NOTHING and self._is_idle():  # also for line breaks before a request
             self._enter(Phase.HEADERS)
         self._unset_keepalive_if_required()
-        if self._phase is Phase.HEADERS and self._is_large(data):
-            return
         try:
             self._parse(data)
         except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            if not self._is_ending:
+                self.send_400_response("Invalid HTTP request received.")
         if self._phase is Phase.HEADERS:
             self._header_bytes += len(data)
+            self._bound_head(self._header_bytes)
 
-    def _is_large(self, data: bytes) -> bool:
-        """Return whether the head is larger than it may be, as far as it arrived, and refuse it then."""
+    def _bound_head(self, size: int) -> bool:
+        """Refuse a head that is larger than it may be, and return whether it is none."""
         most = self.guard.settings.header_bytes
-        if self._header_bytes + len(data) <= most:
-            return False
-        end = data.find(b"\r\n\r\n")
-        if 0 <= end <= most - self._header_bytes:  # the rest is its body
-            return False
-        self._end(431, "headers", "headers_too_large", f"the headers are larger than {most} bytes")
-        return True
+        if size > most and not self._is_ending:
+            self._end(431, "headers", "headers_too_large", f"the headers are larger than {most} bytes")
+        return size <= most
 
     def _parse(self, data: bytes) -> None:
         """Read what arrived, without a wish for another protocol, which a server may ignore (RFC 9110, 7.8).
@@ -192,6 +189,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._is_begun_anew:
             return
+        if not self._bound_head(
+            len(self.url) + sum([len(name) + len(value) + _BESIDE for name, value in self.headers])
+        ):
+            raise ValueError("a large head")  # also one that came at once, with what stands before and behind it
         is_new = self.parser.get_http_version() != "1.0"
         if is_new and all(name != b"host" for name, _ in self.headers):
             raise ValueError("no Host header")  # RFC 9112, 3.2

@@ -49,6 +49,11 @@ def _named(index: Path) -> dict[str, str]:
 def check_weights(directory: Path) -> None:
     """Check that a model's weights are there and whole. Raises ConfigError naming the file at fault, and what to do."""
     files = weight_files(directory)
+    if files and (directory / _ADAPTER).exists() and (directory / _WHOLE in files or (directory / _INDEX).exists()):
+        raise ConfigError(
+            f"{directory / _ADAPTER}: an adapter beside a whole model, which some programs add to it: merge it into"
+            " the model, and save that, or move it away"
+        )
     if not files:
         raise ConfigError(f"{directory}: no weights: download the model's *.safetensors beside its config.json")
     has_index = files[0].name != _WHOLE

@@ -139,65 +139,79 @@ def contrast(mine: Mapping[str, Summed], theirs: Mapping[str, Summed]) -> Contra
     matters little who is hard to please. The error is between units (Liang & Zeger 1986), and never less than that
     between values."""
     fit = _fit(mine, theirs)
-    return NO_CONTRAST if fit is None else _joined([fit], fit.says, fit.off)
+    return NO_CONTRAST if fit is None else _joined([fit], fit.difference, fit.says(), fit.off(fit.difference))
 
 
 def contrast_within(strata: Iterable[tuple[Mapping[str, Summed], Mapping[str, Summed]]]) -> Contrast:
     """Return the same within strata, each with a level of its own: how much of which a side has does not matter.
 
     Strata count by what they know of the difference; those that know nothing of it are left out. A unit that stands in
-    several is one."""
+    several is one. What a stratum says otherwise than all together is part of the error."""
     fits = [fit for mine, theirs in strata if (fit := _fit(mine, theirs)) is not None]
+    if not fits:
+        return NO_CONTRAST
+    whole = sum([fit.information for fit in fits])
+    found = sum([fit.difference * fit.information for fit in fits]) / whole
     says: defaultdict[str, float] = defaultdict(float)
     off: defaultdict[str, float] = defaultdict(float)
     for fit in fits:
-        for unit, its_say, its_off in zip(fit.units, fit.says, fit.off, strict=True):
+        count = len(fit.weighed)
+        wider = math.sqrt(count / (count - 1))  # its level is its own: of few units little is left of what they are off
+        for unit, its_say, its_off in zip(fit.units, fit.says(), fit.off(found), strict=True):
             says[unit] += its_say
-            off[unit] += its_off
-    return _joined(fits, list(says.values()), list(off.values())) if fits else NO_CONTRAST
+            off[unit] += wider * its_off
+    return _joined(fits, found, list(says.values()), list(off.values()))
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """What one stratum knows. `says`, `off`: how much each unit says, and how far it is from what is said of all."""
+    """What one stratum knows. `weighed`: each unit's part of the normal equations, and `sums` those of all."""
 
-    difference: float
-    information: float  # the inverse of the squared error if values had a variance of 1
-    variance: float
     units: list[str]
-    says: list[float]
-    off: list[float]
+    weighed: list[tuple[float, float, float, float, float]]
+    sums: tuple[float, float, float, float, float]
+    difference: float
+    information: float
+    """The inverse of the squared error if values had a variance of 1."""
+    variance: float
+
+    def says(self) -> list[float]:
+        """Return how much each unit says of the difference."""
+        all_, on, *_ = self.sums
+        twice, squared = 2 * on / all_, (on / all_) ** 2
+        return [mine - twice * both + squared * each for each, both, mine, _, _ in self.weighed]
+
+    def off(self, difference: float) -> list[float]:
+        """Return how far each unit is from what that difference, and the level that fits it best, would make of it."""
+        all_, on, _, earned, _ = self.sums
+        level, share = (earned - on * difference) / all_, on / all_
+        return [
+            (b2 - both * level - mine * difference) - share * (b1 - each * level - both * difference)
+            for each, both, mine, b1, b2 in self.weighed
+        ]
 
 
 def _fit(mine: Mapping[str, Summed], theirs: Mapping[str, Summed]) -> _Fit | None:
-    names = list({**mine, **theirs})
-    weighed = [_weighed(mine.get(unit), theirs.get(unit)) for unit in names]
+    units = list({**mine, **theirs})
+    weighed = [_weighed(mine.get(unit), theirs.get(unit)) for unit in units]
     free = sum(each.count - 1 for side in (mine, theirs) for each in side.values())
     all_, on, on_mine, earned, earned_mine = map(sum, zip(*weighed, strict=True)) if weighed else (0.0,) * 5
     information = all_ * on_mine - on**2  # the determinant of the normal equations
     if information <= 1e-12 * all_**2:
         return None
     found = (all_ * earned_mine - on * earned) / information
-    level = (earned - on * found) / all_
-    share = on / all_
-    twice, squared = 2 * share, share**2
-    says = [mine_ - twice * both + squared * each for each, both, mine_, _, _ in weighed]
-    off = [
-        (b2 - both * level - mine_ * found) - share * (b1 - each * level - both * found)
-        for each, both, mine_, b1, b2 in weighed
-    ]
     variance = sum(each.deviation for side in (mine, theirs) for each in side.values()) / max(1, free)
-    return _Fit(found, information / all_, variance, names, says, off)
+    sums_ = all_, on, on_mine, earned, earned_mine
+    return _Fit(units, weighed, sums_, found, information / all_, variance)
 
 
-def _joined(fits: Sequence[_Fit], says: Sequence[float], off: Sequence[float]) -> Contrast:
+def _joined(fits: Sequence[_Fit], found: float, says: Sequence[float], off: Sequence[float]) -> Contrast:
     units = sum(says) ** 2 / sum([each**2 for each in says])
     if units <= 1:
         return NO_CONTRAST
     whole = sum([fit.information for fit in fits])
     among_values = sum([fit.variance * fit.information for fit in fits]) / whole**2
     among_units = sum([each**2 for each in off]) * len(off) / (len(off) - 1) / whole**2
-    found = sum([fit.difference * fit.information for fit in fits]) / whole
     return Contrast(found, max(among_units, among_values), units)
 
 

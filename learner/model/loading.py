@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Shard
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from core.errors import WeightsError
-from core.model.files import LOCAL
+from core.model.files import LOCAL, refuse_unfit
 from core.model.weights_digest import StoredTensor, tensors_of
 
 _HALVES = {"BF16": torch.bfloat16, "F16": torch.float16}
@@ -27,9 +27,14 @@ def stored_precision(files: Sequence[Path]) -> torch.dtype:
 
 
 def load_whole(directory: Path, precision: torch.dtype) -> Any:
-    return AutoModelForCausalLM.from_pretrained(
-        directory, config=_config(directory), dtype=precision, use_safetensors=True, **LOCAL
+    """Load a model of its files. Raises ConfigError where they lack tensors of it, or have others in their place."""
+    told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which we refuse
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        directory, config=_config(directory), dtype=precision, use_safetensors=True, **told, **LOCAL
     )
+    model, found = loaded
+    refuse_unfit(directory, found["missing_keys"], {name for name, *_ in found["mismatched_keys"]})
+    return model
 
 
 def make_empty(directory: Path, precision: torch.dtype) -> Any:

@@ -80,8 +80,9 @@ def _model_digest(source: Foundation) -> str:
 def _commit() -> str | None:
     """Return the commit of the checkout that runs; None outside of one, as in an image."""
     try:
-        asked = ["git", "-C", str(_CHECKOUT), "rev-parse", "HEAD"]
+        asked = ["git", "-C", str(_CHECKOUT), "rev-parse", "--show-toplevel", "HEAD"]
         done = subprocess.run(asked, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    top, _, commit = done.stdout.strip().partition("\n")
+    return commit if done.returncode == 0 and Path(top) == _CHECKOUT else None  # else it lies within another's checkout

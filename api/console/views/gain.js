@@ -22,7 +22,7 @@ function answer(found) {
 
 function lacking({ turns, needed, base_turns: base, base_needed: baseNeeded, how }, than) {
   if (turns < needed) return `${number(turns)} turns of ${number(needed)}`;
-  if (base >= baseNeeded) return "too few users or sessions spoke";
+  if (base >= baseNeeded) return "too few users or sessions spoke of the same workloads";
   const served = `${number(base)} turns of ${number(baseNeeded)} by ${than}`;
   return how === "holdback" ? served : `${served}; a holdback would bring more`;
 }
@@ -31,6 +31,7 @@ const of = versions => !versions ? "" : versions[0] === versions[1] ? `version $
 
 /** The same of the newest turns, against the best before them. */
 function lately(found) {
+  if (found.verdict === "too early" && found.turns >= found.needed) return ["Its best so far: too few users or sessions spoke of the same workloads before", ""];
   if (found.verdict === "too early") return [`Its best so far: known after ${number(found.needed)} rewarded turns, ${number(found.turns)} are there`, ""];
   const best = `its best so far (${of(found.best.versions)}rewarded until ${time(found.best.to)} UTC)`;
   const by = `${signed(found.difference)}${between(found)}`;

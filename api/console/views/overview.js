@@ -34,7 +34,7 @@ export function show(found, words) {
   refill(at("next-steps"), found.next.map(nextStep), "nothing");
   const { lately } = found.improvement;
   at("standing").replaceChildren(
-    card("State", NAMES[found.state], KINDS[found.state] ?? "", found.next[0].what),
+    card("State", NAMES[found.state], KINDS[found.state] ?? "", (found.next.find(each => each.state === found.state) ?? found.next[0]).what),
     card("Against its best", { worse: "Worse", better: "Better than ever", "no difference": "As good as ever" }[lately.verdict]
       ?? "Too early to say", { worse: "bad", better: "good" }[lately.verdict] ?? "", words),
     card("Serves", `version ${found.live}`, "", found.live_since && `since ${time(found.live_since)} UTC`,

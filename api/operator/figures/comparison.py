@@ -21,7 +21,6 @@ _SCALE = 0.3  # of the difference that is found soonest
 LEAST_UNITS = 10.0
 """Users, or sessions, that have to have spoken (as many with equally much to say, by Kish)."""
 
-_LEAST_SESSIONS = 20  # of a workload, on both sides together, that is compared by itself
 
 Verdict = Literal["better", "worse", "no difference", "too early"]
 
@@ -56,10 +55,12 @@ TOO_EARLY = Comparison(verdict="too early")
 
 
 def compare(mine: Sequence[Rewarded], theirs: Sequence[Rewarded], looks: int = 1) -> Comparison:
-    """Compare two sets of turns, within the workloads that both have; there being none, it is too early.
+    """Compare two sets of turns, within the workloads that both have; it is too early where most of mine have none.
 
     `looks`: how many such comparisons are made at once, of which none may be wrong."""
     strata = _by_workload(mine, theirs)
+    if not strata or 2 * sum(len(ours) for ours, _ in strata) < len(mine):
+        return TOO_EARLY
     found = _contrast(strata, lambda turn: turn.user_id or turn.session_id)
     if found.units < LEAST_UNITS:
         found = _contrast(strata, lambda turn: turn.session_id)
@@ -71,22 +72,12 @@ def compare(mine: Sequence[Rewarded], theirs: Sequence[Rewarded], looks: int = 1
 
 
 def _by_workload(mine: Sequence[Rewarded], theirs: Sequence[Rewarded]) -> list[_Pair]:
-    """Return the turns of each workload that both sides have; those of few sessions are taken together."""
+    """Return the turns of each workload that both sides have."""
     found: defaultdict[str, tuple[list[Rewarded], list[Rewarded]]] = defaultdict(lambda: ([], []))
     for side, turns in enumerate((mine, theirs)):
         for turn in turns:
             found[turn.workload][side].append(turn)
-    large: list[_Pair] = []
-    rest: tuple[list[Rewarded], list[Rewarded]] = ([], [])
-    for ours, others in found.values():
-        if not ours or not others:
-            continue
-        if len({turn.session_id for turn in (*ours, *others)}) >= _LEAST_SESSIONS:
-            large.append((ours, others))
-        else:
-            rest[0].extend(ours)
-            rest[1].extend(others)
-    return [*large, rest] if rest[0] else large
+    return [pair for pair in found.values() if pair[0] and pair[1]]
 
 
 def _contrast(strata: Sequence[_Pair], unit: Callable[[Rewarded], str]) -> Contrast:

@@ -36,7 +36,8 @@ def improvement_router(context: Context) -> APIRouter:
 
         `verdict` is `better`, `worse` or `no difference`; `too early` until there are `needed` turns, and `base_needed`
         of the first version, of enough users or sessions; and `first` while that serves. `lately` compares the newest
-        turns with the best before them (`best`) in the same words. Both intervals hold however often one looks."""
+        turns with the best before them (`best`) in the same words. The first interval holds
+        however often one looks, that of `lately` at a look: its turns are others each time."""
         identity = identity_of(request)
         only_parameters(request)
         live, now = services.policy.live_version, services.clock.now()

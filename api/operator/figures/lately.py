@@ -1,5 +1,6 @@
 """Whether the newest turns are rewarded as well as the best that came before them."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -14,6 +15,8 @@ from core.store.work import View
 _BLOCK, _LEAST_BLOCK = 300, 100  # turns that are looked at together
 MOST = 10 * _BLOCK
 """Turns that are looked at, without those of long ago."""
+NEEDED = 2 * _LEAST_BLOCK
+"""Rewarded turns, before anything is said."""
 _AGO = (timedelta(hours=1), timedelta(days=1))
 Turn = TypeVar("Turn", bound=Rewarded)
 
@@ -29,10 +32,11 @@ def lately(view: View, namespace: Namespace, now: datetime) -> dict[str, Any]:
     before = [view.curves.first_worth(namespace, size, before=now - ago) for ago in _AGO] if size else []
     found = against_the_best(newest, [then for then in before if _is_earlier(then, newest, size)])
     if found is None:
-        return {"verdict": "too early", "turns": len(newest), "needed": 2 * _LEAST_BLOCK}
+        return {"verdict": "too early", "turns": len(newest), "needed": NEEDED}
     comparison, best = found
     return {
         "verdict": comparison.verdict,
+        "needed": NEEDED,
         "difference": comparison.difference,
         "low": comparison.low,
         "high": comparison.high,
@@ -60,7 +64,12 @@ def against_the_best(
     fallen = [each for each in found if each[0].verdict == "worse"]
     if fallen:
         return min(fallen, key=lambda each: each[0].high or 0.0)
-    return min(found, key=lambda each: (0.0 if each[0].difference is None else each[0].difference, -_mean(each[1])))
+    return min(found, key=_how_good)
+
+
+def _how_good(each: tuple[Comparison, Sequence[Rewarded]]) -> float:
+    """Return how the newest turns stand to these, the least first: to those that cannot be compared last."""
+    return math.inf if each[0].difference is None else each[0].difference
 
 
 def _mean(turns: Sequence[Rewarded]) -> float:

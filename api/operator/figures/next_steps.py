@@ -64,6 +64,11 @@ def next_steps(facts: Facts) -> list[Step]:
     return steps or [_well(facts)]
 
 
+def state_of(steps: Sequence[Step], verdict: State) -> State:
+    """Return the state in one word: of the most urgent step that has one of its own, else the verdict."""
+    return next((step.state for step in steps if step.state != verdict), verdict)
+
+
 def _down(facts: Facts) -> Iterator[Step]:
     for name, state in facts.components.items():
         is_slow, what = state.startswith("degraded"), state.removeprefix("degraded: ")
@@ -89,7 +94,7 @@ def _fallen(facts: Facts) -> Iterator[Step]:
             severity="critical",
             what=f"The newest {lately['turns']} turns are rewarded {-lately['difference']:.2f} less than the best "
             f"before them{by}.",
-            do="Freeze releases while you look; if nothing else has changed, go back to that version.",
+            do="Freeze releases while you look; if nothing else has changed, go back to what was better.",
             view="curves",
             orders=(*back, *freeze),
         )
@@ -188,7 +193,10 @@ def _well(facts: Facts) -> Step:
     if verdict == "first":
         what, do = "The first version serves, as it was given.", "Send feedback: later versions learn from it."
     elif verdict == "too early":
-        what, do = "There are too few rewarded turns to say more.", "Let it run, and look at the rewards that come."
+        what, do = (
+            "It is too early to say whether it has become better.",
+            "Let it run, and look at the rewards that come.",
+        )
     elif verdict == "better":
         what = f"Rewards are {found['difference']:.2f} above those of version {found['first'].version}."
         do = "Nothing needs to be done."

@@ -9,7 +9,7 @@ from api.access.plain import identity_of, json_response, only_parameters
 from api.access.quotas.limits import ERRORS, REQUESTS
 from api.access.services import ApiServices
 from api.operator.figures.improvement import improvement
-from api.operator.figures.next_steps import STUCK_TURNS, Facts, next_steps
+from api.operator.figures.next_steps import STUCK_TURNS, Facts, next_steps, state_of
 from api.operator.health import readiness_of
 from api.turns.lookup import read
 from core.ids import Namespace, PolicyRef
@@ -49,7 +49,7 @@ def overview_router(context: Context) -> APIRouter:
         return json_response(
             {
                 "object": "overview",
-                "state": steps[0].state,
+                "state": state_of(steps, facts.improvement["verdict"]),
                 "next": steps,
                 "live": live,
                 "live_since": facts.live_since,

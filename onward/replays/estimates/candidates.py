@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import AutoConfig
 
-from core.errors import ConfigError
+from core.errors import ConfigError, WeightsError
 from core.events import PolicyVersion
 from core.ids import base_ref
 from core.model.files import LOCAL, check_model_files, check_weights, weight_files
@@ -38,7 +38,8 @@ def candidates_of(source: Foundation, policies: Sequence[Path], versions: Sequen
         raise ConfigError(f"{source.layout.root}: no version serves here: name a checkpoint (--policy) or a --version")
     found = [_of_service(source, policy) for policy in kept]
     found += [_of_directory(source, each) for each in policies]
-    for name in {each.name for each in found if sum(other.name == each.name for other in found) > 1}:
+    named = [f"version {policy.version}" for policy in kept] + [str(each.resolve()) for each in policies]
+    for name in {each for each in named if named.count(each) > 1}:
         raise ConfigError(f"{name}: named twice")
     return found
 
@@ -64,7 +65,7 @@ def _of_service(source: Foundation, policy: PolicyVersion) -> Candidate:
     ref = WeightsRef(version=policy.version, digest=policy.digest, path=policy.weights, parent=policy.parent)
     try:
         opened = source.weights.open(ref)
-    except OSError as error:
+    except (OSError, WeightsError) as error:
         raise ConfigError(f"--version {policy.version}: its weights are not kept any more ({error})") from error
 
     def load(device: str) -> PolicyModel:
@@ -92,7 +93,7 @@ def _context(directory: Path) -> int | None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{directory / 'config.json'}: {error}") from error
     length = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return None if length is None else int(length)
+    return length if isinstance(length, int) else None
 
 
 def _require_same_tokens(model: Path, directory: Path) -> None:
@@ -112,3 +113,5 @@ def _tokens(directory: Path) -> dict[str, int]:
         return dict(Tokenizer.from_str(path.read_text(encoding="utf-8")).get_vocab())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}: save the tokenizer beside the weights") from error
+    except ValueError as error:  # no UTF-8
+        raise ConfigError(f"{path}: no tokenizer can be read ({error})") from error

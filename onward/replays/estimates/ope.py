@@ -5,8 +5,8 @@ past and the same candidates give the same report."""
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -59,6 +59,7 @@ def evaluate(
     if out is not None and out.exists():
         raise ConfigError(f"--out {out}: it is there already")
     with (
+        nullcontext() if out is None else _written(out) as write,
         closing(open_foundation(directory, overrides)) as source,
         scratch(source.layout.estimated, f"{directory}") as place,
         closing(open_sqlite(place / "store.db")) as store,
@@ -78,10 +79,23 @@ def evaluate(
             "missing": past.missing,
             **_judged(source, candidates, turns.batch, progress),
         }
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1) + "\n")
+        if write is not None:
+            write(json.dumps(report, indent=1) + "\n")
     return report
+
+
+@contextmanager
+def _written(out: Path) -> Iterator[Callable[[str], object]]:
+    """Open a file for what is computed next; nothing is left of it where that fails. Raises ConfigError."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        file = out.open("x", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from error
+    with file, ExitStack() as undo:
+        undo.callback(out.unlink)
+        yield file.write
+        undo.pop_all()
 
 
 @dataclass

@@ -121,6 +121,22 @@ def test_headers_have_a_size(make_service: MakeService, head: bytes) -> None:
         assert rest(client)[:13] in (b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize("before", [b"\r\n\r\n", b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n"])
+def test_what_stands_before_a_head_lets_no_larger_one_pass(make_service: MakeService, before: bytes) -> None:
+    large = b"GET /healthz HTTP/1.1\r\nhost: a\r\nb: %b\r\n\r\n" % (b"x" * 3000)
+    with connected(make_service(**bounds(header_bytes=2048)), before + large) as client:
+        assert b"HTTP/1.1 431 " in rest(client)
+
+
+def test_a_head_may_end_where_its_body_begins(make_service: MakeService) -> None:
+    """The bound is of the head, whatever comes in one piece with its last bytes."""
+    sent = whole(b', "stop": ["' + b"x" * 3000 + b'"]').replace(b"json\r\n", b"json\r\nconnection: close\r\n", 1)
+    end = sent.index(b"\r\n\r\n") + 2
+    with connected(make_service(**bounds(header_bytes=1024)), sent[:end]) as client:
+        client.sendall(sent[end:])
+        assert not rest(client).startswith(b"HTTP/1.1 431 ")
+
+
 def test_a_body_in_too_many_too_small_parts(make_service: MakeService) -> None:
     """To take a byte that comes as a chunk of its own costs a hundred times as much as one among others."""
     service, before = make_service(**bounds()), broken("body")

@@ -129,6 +129,16 @@ def without_weights(directory: Path) -> None:
     (directory / "model.safetensors").unlink()
 
 
+def without_a_tensor(directory: Path) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    del tensors["model.layers.0.self_attn.k_norm.weight"]
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+
+
+def with_an_adapter(directory: Path) -> None:
+    (directory / "adapter_config.json").write_text("{}")
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
@@ -136,6 +146,8 @@ def without_weights(directory: Path) -> None:
         (other_tokens, r"in its tokenizer\.json and \d+ in that of the service's model"),
         (pickled, r"optimizer\.pt: a pickle runs"),
         (without_weights, r"spoilt: no weights"),
+        (without_a_tensor, r"spoilt: its weights lack 1 of the tensors .*k_norm"),
+        (with_an_adapter, r"adapter_config\.json: an adapter beside a whole model"),
         (shutil.rmtree, r"spoilt: no such directory"),
     ],
 )
@@ -156,6 +168,7 @@ def test_a_directory_that_is_no_checkpoint_of_such_tokens_is_refused(
         (["--version", "1", "--version", "1"], "version 1: named twice"),
         (["--holdout", "0"], "--holdout 0: want a share above 0"),
         (["--out", "{there}"], "it is there already"),
+        (["--out", "{there}/report.json"], "File exists|Not a directory"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_by_name(

@@ -47,9 +47,10 @@ def test_what_falls_in_each_workload_is_a_fall_though_the_easy_one_has_grown() -
 
 
 def test_workloads_that_one_side_lacks_say_nothing() -> None:
-    both, other = turns(100, 0.5), turns(300, 0.0, "new")
+    both, other = turns(100, 0.5), turns(90, 0.0, "new")
     assert compare(both + other, turns(100, 0.5, seed=1)) == compare(both, turns(100, 0.5, seed=1))
     assert compare(other, both).verdict == "too early"
+    assert compare(both + turns(110, 0.0, "new"), turns(100, 0.5, seed=1)).verdict == "too early", "most are of none"
 
 
 def test_small_workloads_speak_together() -> None:
@@ -59,11 +60,44 @@ def test_small_workloads_speak_together() -> None:
     assert compare(now, before).verdict == "worse"
 
 
-def test_of_a_workload_with_one_turn_a_side_nobody_knows_how_much_it_varies() -> None:
-    """A hundred of them say no more than as many turns of one."""
+def test_a_workload_with_one_session_a_side_does_not_seem_sure() -> None:
+    """It fits itself exactly. A hundred of them say no more than as many turns of one."""
     now = [Turn(f"n{number}", float(number % 2), f"w{number}") for number in range(100)]
     before = [Turn(f"b{number}", float(number % 3 > 0), f"w{number}") for number in range(100)]
     assert compare(now, before).verdict == "no difference"
+
+
+def test_workloads_that_come_and_go_seem_no_surer_than_they_are() -> None:
+    """Of fifteen workloads one session is left and nineteen were there; all are alike."""
+    said = 0
+    for seed in range(60):
+        chance = random.Random(seed)
+        sides = [
+            [
+                Turn(f"{side}-{workload}-{number}", float(chance.random() < 0.5), f"w{workload}")
+                for workload in range(15)
+                for number in range(1 if side == workload % 2 else 19)
+            ]
+            for side in (0, 1)
+        ]
+        said += compare(*sides).verdict in ("better", "worse")
+    assert said <= 3
+
+
+def test_long_sessions_of_two_workloads_whose_shares_swap_show_no_fall() -> None:
+    """Each has few sessions, and they are not thrown together for it."""
+
+    def side(name: str, hard: int) -> list[Turn]:
+        chance = random.Random(name)
+        chances = {"hard": 0.2, "easy": 0.8}
+        kinds = ["hard"] * hard + ["easy"] * (20 - hard)
+        return [
+            Turn(f"{name}{number}", float(chance.random() < chances[kind]), kind)
+            for number, kind in enumerate(kinds)
+            for _ in range(15)
+        ]
+
+    assert compare(side("now", 17), side("before", 3)).verdict in ("no difference", "too early")
 
 
 @pytest.mark.parametrize("speaks", [9, 11])

@@ -47,7 +47,7 @@ LATE = NOW + timedelta(seconds=STUCK_S)
 STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
     "all is well": (facts(), "better", "Rewards are 0.25 above those of version 1.", ()),
     "nothing has happened": (facts("first"), "first", "The first version serves, as it was given.", ()),
-    "it is early": (facts("too early"), "too early", "There are too few rewarded turns to say more.", ()),
+    "it is early": (facts("too early"), "too early", "It is too early to say whether it has become", ()),
     "nothing changes": (facts("no difference"), "no difference", "No difference from the first version is shown", ()),
     "it falls": (
         facts(lately=WORSE), "worse", "The newest 300 turns are rewarded 0.25 less than the best before them, most of"
