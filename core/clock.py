@@ -27,14 +27,14 @@ class ManualClock:
 
     def __init__(self, start: datetime) -> None:
         assert start.tzinfo is not None, "times are UTC"
-        self._start = start
+        self._zero = start - timedelta(hours=1)  # when a clock began says nothing: nobody may count on 0
         self._now = start
 
     def now(self) -> datetime:
         return self._now
 
     def monotonic(self) -> float:
-        return (self._now - self._start).total_seconds()
+        return (self._now - self._zero).total_seconds()
 
     def advance_to(self, moment: datetime) -> None:
         self._now = max(self._now, moment)

@@ -19,12 +19,13 @@ def test_the_system_clock_is_utc_and_goes_on() -> None:
 
 def test_the_manual_clock_moves_when_told_and_never_back() -> None:
     clock = ManualClock(START)
-    assert (clock.now(), clock.monotonic()) == (START, 0.0)
+    first_s = clock.monotonic()
+    assert (clock.now(), first_s > 0) == (START, True)
     clock.advance(1.5)
     clock.advance_to(START + timedelta(seconds=10))
     clock.advance_to(START)
     assert clock.now() == START + timedelta(seconds=10)
-    assert clock.monotonic() == 10.0
+    assert clock.monotonic() - first_s == 10.0
 
 
 def test_a_clock_without_a_zone_is_refused() -> None:

@@ -160,6 +160,7 @@ def test_losses_are_means_by_weight_of_each_source() -> None:
     for step, scale in enumerate((1.0, 3.0)):
         losses.add(step, scale * torch.tensor([[2.0, 4.0, 99.0, 6.0, 99.0], [99.0] * 5]), batch)
     report = losses.report()
+    assert report["losses"][0]["loss"] == pytest.approx((2 + 0.5 * 4 + 6) / 2.5)
     assert report["losses"][1] == {
         "step": 2,
         "loss": pytest.approx(3 * (2 + 0.5 * 4 + 6) / 2.5),
