@@ -1,16 +1,20 @@
 """The documents agree with the code."""
 
+import ast
 import inspect
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel
 from shown_examples import NOT_RUN, RUN, examples
 
 from core import reward_spec, telemetry
+from core.grammars.library import TOO_COMPLEX
+from core.operations.fleet import OrderKind
 from core.settings import ApiKey, NamespaceSettings, Settings, TaskSetSettings, WorkloadSettings, load_settings
 from serving.engines.sglang.swap import table
 
@@ -136,3 +140,33 @@ def test_every_example_is_run_by_a_test_or_says_why_not() -> None:
         assert f"def {name}(" in source, test
         for page in (page for page, tests in RUN.items() if test in tests.values()):
             assert page.rpartition("/")[2] in source, f"{test} does not name {page}"
+
+
+def test_every_refusal_has_its_next_step() -> None:
+    """The page has each code that a refusal may have, once, and no other."""
+    rows = re.findall(
+        r"^\| (`\w+`(?:, `\w+`)*) \| [^|]+ \| [^|]+ \|$", (ROOT / "docs" / "refusals.md").read_text(), re.M
+    )
+    told = [code for row in rows for code in re.findall(r"`(\w+)`", row)]
+    kinds = {f"{kind}_refused" for kind in get_args(OrderKind)}
+    assert sorted(told) == sorted(codes_of_refusals() | kinds | {TOO_COMPLEX, *OF_LIMITS})
+
+
+OF_LIMITS = ("rate_limit_exceeded", "insufficient_quota")
+
+
+def codes_of_refusals() -> set[str]:
+    """Return what the code names as `code`, or ends a connection with."""
+    found = set()
+    for path in (path for folder in ("api", "core", "serving") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            values = [each.value for each in node.keywords if each.arg == "code"]
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "_end" and len(node.args) == 4:
+                values.append(node.args[2])
+            constants = [part for value in values if not isinstance(value, ast.JoinedStr) for part in ast.walk(value)]
+            found |= {
+                part.value for part in constants if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            }
+    return found
