@@ -14,7 +14,10 @@ def export(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
     out: Annotated[
-        Path, Parameter(help="A .parquet or .jsonl file; without --as also a directory, for a file of each kind.")
+        Path,
+        Parameter(
+            help="A .parquet or .jsonl file; with --as also .csv, without it a directory, for a file of each kind."
+        ),
     ],
     as_: Annotated[
         str | None,

@@ -1,5 +1,6 @@
 """A file of rows, under a temporary name until it is whole, and the file beside it that says where they come from."""
 
+import csv
 import json
 from collections.abc import Iterable
 from datetime import datetime
@@ -16,7 +17,7 @@ from core import codec
 from core.errors import ConfigError
 from onward.replays.exports.columns import Columns, members_in, schema_of, times_in
 
-FORMATS = (".parquet", ".jsonl")
+FORMATS = (".parquet", ".jsonl", ".csv")
 _ROWS_AT_ONCE = 256
 _BYTES_AT_ONCE = 1 << 20
 _PROVENANCE = b"onward"
@@ -31,7 +32,7 @@ class RowFile:
     def __init__(self, out: Path, columns: Columns) -> None:
         self._out, self._columns = out, columns
         self._lines = out.with_name(f"{out.name}.partial")
-        self._parquet = out.with_name(f"{out.name}.partial.parquet")
+        self._converted = out.with_name(f"{out.name}.partial{out.suffix}")
         self._members: set[str] = set()
         self.rows = 0
 
@@ -41,7 +42,7 @@ class RowFile:
 
     def __exit__(self, *_: object) -> None:
         self._lines.unlink(missing_ok=True)
-        self._parquet.unlink(missing_ok=True)
+        self._converted.unlink(missing_ok=True)
 
     def write(self, rows: Iterable[dict[str, Any]]) -> None:
         with self._lines.open("wb") as file:
@@ -55,16 +56,28 @@ class RowFile:
         made = self._lines
         if self._out.suffix == ".parquet":
             self._write_parquet(provenance)
-            made = self._parquet
+        elif self._out.suffix == ".csv":
+            self._write_csv()
+        if self._converted.exists():
+            made = self._converted
         beside = json.dumps(provenance | {"digest": digest_of(made)}, indent=1) + "\n"
         beside_of(self._out).write_text(beside)
         made.rename(self._out)
+
+    def _write_csv(self) -> None:
+        """Write a line for each row; what is no text, number or truth value stands there as JSON."""
+        with self._lines.open("rb") as lines, self._converted.open("w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(self._columns)
+            for line in lines:
+                row = msgspec.json.decode(line)
+                table.writerow([_cell(row[name]) for name in self._columns])
 
     def _write_parquet(self, provenance: dict[str, Any]) -> None:
         schema, times = schema_of(self._columns, self._members), times_in(self._columns)
         with (
             self._lines.open("rb") as lines,
-            pq.ParquetWriter(self._parquet, schema, compression="zstd") as writer,
+            pq.ParquetWriter(self._converted, schema, compression="zstd") as writer,
         ):
             while rows := [msgspec.json.decode(line) for line in islice(lines, _ROWS_AT_ONCE)]:
                 for row in rows:
@@ -73,6 +86,10 @@ class RowFile:
                         said["received_at"] = datetime.fromisoformat(said["received_at"])
                 writer.write_table(pa.Table.from_pylist(rows, schema))
             writer.add_key_value_metadata({_PROVENANCE: json.dumps(provenance)})
+
+
+def _cell(value: object) -> object:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value
 
 
 def beside_of(out: Path) -> Path:

@@ -50,6 +50,8 @@ def export_events(
     require_directory(directory, overrides)
     if out.exists():
         raise ConfigError(f"--out {out}: it is there already")
+    if out.suffix == ".csv":
+        raise ConfigError(f"--out {out}: events have no columns in common: with --as turns it is a table")
     times = period(begin, end)
     target = Target(out, _form(out, form))
     foundation = open_foundation(directory, overrides)

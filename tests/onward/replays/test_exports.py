@@ -1,5 +1,6 @@
 """What was logged in the forms that trainers read: each file is loaded by the real library, and trained on by TRL."""
 
+import csv
 import json
 import logging
 import re
@@ -324,6 +325,16 @@ def test_times_choose_turns_and_not_what_was_said_of_them(tmp_path: Path) -> Non
     begin, end = ((START + timedelta(seconds=second)).isoformat() for second in (0.5, 1.5))
     done = export_form(tmp_path / "service", tmp_path / "a.jsonl", "turns", choice_of(begin, end, None), {})
     (row,) = lines_of(tmp_path / "a.jsonl")
+    export_form(tmp_path / "service", tmp_path / "a.csv", "turns", choice_of(begin, end, None), {})
+    with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as table:
+        (cells,) = csv.DictReader(table)
+    read = {
+        name: json.loads(cell) if isinstance(row[name], list | dict | bool) else cell for name, cell in cells.items()
+    }
+    assert read == {
+        name: "" if value is None else value if isinstance(value, list | dict | bool) else str(value)
+        for name, value in row.items()
+    }
     assert (row["inference_id"], row["reward"], row["outcomes"][0]["value"]) == (turns[1].inference_id, 1.0, "2.0")
     assert done.left_out == {}, "ids are of now, and so of another time than the turns"
     done = export_form(tmp_path / "service", tmp_path / "b.jsonl", "turns", choice_of(None, None, None), {})
@@ -382,7 +393,8 @@ def test_a_choice_of_nothing_writes_nothing_and_says_so(
         (["--as", "kto", "--least-reward", "1"], "--least-reward: only with --as sft"),
         (["--as", "kto", "--format", "jsonl"], "--format: not with --as"),
         (["--workload", "write"], "--workload: not with an export without --as"),
-        (["--as", "kto", "--out", "rows.csv"], r"--out rows\.csv: with --as, want a file that ends in"),
+        (["--as", "kto", "--out", "rows.xml"], r"--out rows\.xml: with --as, want a file that ends in"),
+        (["--out", "rows.csv"], r"--out rows\.csv: events have no columns in common"),
         (["--as", "kto", "--out", "{there}"], "it is there already"),
     ],
 )
