@@ -207,9 +207,18 @@ class World:
     # ------------------------------------------------------------------------------------------ how it is
 
     def held_bytes(self) -> dict[str, int]:
-        """Return the resident memory of the service and of all its children, by process."""
+        """Return the resident memory of the service and of all its children, by process.
+
+        A child that was forked a moment ago, and has not begun its own program, has its parent's memory and no more."""
         service = psutil.Process(self.service.pid)
-        return dict(_held(process) for process in [service, *service.children(recursive=True)])
+        programs: dict[int, list[str]] = {}
+        found = {}
+        for process in [service, *service.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                program = programs[process.pid] = process.cmdline()
+                if programs.get(process.ppid()) != program:
+                    found[f"{process.pid} {' '.join(program[1:4])}"] = int(process.memory_info().rss)
+        return found
 
     def tried_s(self) -> dict[int, float]:
         """Return the seconds of a processor that each process took in which grammars are tried."""
@@ -242,13 +251,6 @@ def _body(attack: Attack) -> io.BytesIO | None:
 
     Aiohttp warns of large bodies in one piece, which block its event loop."""
     return None if attack.body is None else io.BytesIO(attack.body)
-
-
-def _held(process: psutil.Process) -> tuple[str, int]:
-    try:
-        return f"{process.pid} {' '.join(process.cmdline()[1:4])}", int(process.memory_info().rss)
-    except psutil.NoSuchProcess:
-        return str(process.pid), 0
 
 
 def percentile(taken: Iterable[tuple[float, float]], share: float, between: tuple[float, float]) -> float:
