@@ -14,10 +14,7 @@ def export(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
     out: Annotated[
-        Path,
-        Parameter(
-            help="A .parquet or .jsonl file; with --as also .csv, without it a directory, for a file of each kind."
-        ),
+        Path, Parameter(help="A .parquet or .jsonl file; with --as also .csv, else also a directory, a file a kind.")
     ],
     as_: Annotated[
         str | None,
