@@ -31,7 +31,7 @@ const CHARTS = [
   [over("The learner's time", "share", "share of it since the version before", share, [0, 1]), spent],
   [over("Pace", "a second", "a second, while it updates: sampled tokens; positions, with prompts", value => value.toFixed(0)),
     { tokens: "tokens_per_s", positions: "positions_per_s" }],
-  [over("Checkpoints", "gigabytes", "what they take of the disk, in gigabytes", value => (value / 1e9).toFixed(2)),
+  [over("Checkpoints", "gigabytes", "what they take of the disk, in gigabytes", value => (value / 1e9).toFixed(2), null, "a checkpoint"),
     { "on disk": "checkpoint_disk_bytes" }],
   [over("MFU", "share", "share of learner.compute.peak_tflops", share, null, "an update once learner.compute.peak_tflops is set"),
     { MFU: "mfu" }],
