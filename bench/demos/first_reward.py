@@ -2,8 +2,8 @@
 
     python -m bench first_reward
 
-The page's own commands run in a fresh clone of this commit, which shares nothing with the checkout but what pip keeps of
-former downloads. The service listens where the page says, so nothing else may."""
+The page's own commands run in a fresh clone of this commit, which shares nothing with the checkout but what pip and uv
+keep of former downloads. The service listens where the page says, so nothing else may."""
 
 import os
 import re
