@@ -33,7 +33,17 @@ def report(rows, out):
     return total
 """
 LONG_TOO = LONG.replace("report", "listing").replace("rows", "lines").replace("total", "sum_of") + "    # done\n"
-BEFORE = {"pkg/bounds.py": HELPER, "pkg/report.py": LONG}
+SPAN = """\
+def span(box, low):
+    if box.low < low:
+        return box.low
+    return low
+
+
+def least(xs):
+    return min(xs)
+"""
+BEFORE = {"pkg/bounds.py": HELPER, "pkg/report.py": LONG, "pkg/span.py": SPAN}
 
 
 def found(**after: str) -> list[str]:
@@ -69,16 +79,23 @@ def test_a_stub_that_is_filled_with_a_copy_is_one() -> None:
     [
         {"new": CALLS},
         {"new": COPY.replace("number < least", "number.size < least")},
-        {
-            "new": "def low(value):\n    return min(value)\n",
-            "report": LONG + "\n\ndef high(value):\n    return min(value)\n",
-        },
+        {"new": "def low(value):\n    return min(value)\n"},
+        {"new": SPAN.split("\n\n\n")[0].replace("low", "high")},
         {"test": COPY},
         {"new": HELPER, "bounds": "from pkg.new import clamp\n"},
         {"new": HELPER.replace("clamp", "within"), "bounds": "def clamp(value):\n    return within(value)\n"},
         {"new": LONG.replace("out.write", "log.info")},
     ],
-    ids=["calls it", "another thing in short", "too short", "a test", "moved", "drawn out", "calls other things"],
+    ids=[
+        "calls it",
+        "another thing in short",
+        "too short",
+        "other attributes",
+        "a test",
+        "moved",
+        "drawn out",
+        "calls other things",
+    ],
 )
 def test_what_is_no_copy_is_none(after: dict[str, str]) -> None:
     assert found(**after) == []
