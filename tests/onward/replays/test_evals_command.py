@@ -179,6 +179,20 @@ def test_a_task_is_worked_on_with_tools_and_a_copy_of_a_helper_loses(
     assert worked(CALLS + "\n" * 4)["why"] == "it adds 9 lines, and 8 are allowed"
     turns = wait_for(lambda: service.all_turns() if len(service.all_turns()) == 6 else [], "all turns")
     assert {(turn.learn, turn.purpose, turn.environment) for turn in turns} == {(False, "side", "simulated")}
+    service.policy.default = calling(("done", {}))
+    with pytest.raises(SystemExit, match="1"):
+        app([*shown[1:], "--json", "--images", kept, "--live-model", MODEL])
+    both = json.loads(capsys.readouterr().out)
+    assert {name: (task["calls"], task["right"]) for name, task in both["tasks"].items()} == {
+        "candidate: percent": (1, False),
+        "live: percent": (1, False),
+    }
+    assert both["live_provenance"]["versions"] == ["1", "1"]
+    with pytest.raises(SystemExit, match="0"):
+        app([*shown[1:], "--images", kept])
+    told = capsys.readouterr().out
+    assert "worked on: percent: 1 calls, " in told
+    assert "wrong: percent: its tests give 0, less than 1 (the work ended: done)" in told
     assert not run(suite, (url, MODEL), None, LIMITS, 0.05, None)
     told = capsys.readouterr().out
     assert "could not run: percent: it is a task, which runs commands, and these are not allowed" in told
