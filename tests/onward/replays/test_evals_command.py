@@ -100,8 +100,10 @@ def test_two_are_put_side_by_side(tmp_path: Path, service: Service, capsys: pyte
 
 def test_the_documented_suite_is_one(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "evals.md").read_text()
-    (tmp_path / "cases.toml").write_text(text.split("```toml")[1].split("```")[0])
-    assert [case.group for case in load_suite(tmp_path).cases] == ["all", "formats"]
+    asked, worked_on = (block.split("```")[0] for block in text.split("```toml")[1:3])
+    write_task(tmp_path / "tasks" / "one-helper")
+    (tmp_path / "cases.toml").write_text(asked + worked_on)
+    assert [case.group for case in load_suite(tmp_path).cases] == ["all", "formats", "repairs"]
 
 
 @pytest.mark.parametrize(
