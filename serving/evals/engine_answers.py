@@ -93,6 +93,8 @@ class EngineTalk:
         self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling, *, may_call: bool = True
     ) -> Said:
         """Ask for the next answer. Raises CannotRun, NoRoom, and Lost when asking again may help."""
+        if tools and self._renderer.tools_refused is not None:
+            raise CannotRun(f"the model cannot be shown tools: {self._renderer.tools_refused}")
         shown = [{name: value for name, value in message.items() if name != _TIMES} for message in messages]
         with _in_words_of_cases():
             prompt = self._prompt(shown, tools)
