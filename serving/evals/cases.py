@@ -7,22 +7,28 @@ checker = { kind = "contains", all = ["def ", "sum("] }
 weight = 2.0                # 1 if absent
 group = "python"            # what is looked at by itself, so that nothing is forgotten unseen
 solution = "def total(xs): return sum(xs)"             # kept out of training, with what resembles it
+
+[[case]]
+name = "one helper, not two"
+task = "tasks/one-helper"   # a task's folder in Harbor's format, seen from this file
+quality = { duplicates = true }
 """
 
 import math
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from blake3 import blake3
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from core.errors import ConfigError, OnwardError
 from core.temperature import Temperature
 from serving.evals.checkers import Checker, Entry
+from serving.evals.tasks import digest_of, is_task, solutions_of, tasks_below
 
 _MOST_TOKENS = 512  # of an answer whose case says nothing of it
 
@@ -36,17 +42,24 @@ class Message(Entry):
     content: str
 
 
-class Case(Entry):
+class CaseEntry(Entry):
+    """What every case has."""
+
     name: str = Field(min_length=1)
-    prompt: str | None = None
-    messages: tuple[Message, ...] = ()
     temperature: Temperature = 0.0
     seed: int | None = None
     max_tokens: int | None = Field(default=None, ge=1)
-    """None: 512, or as many as the context has room for."""
-    checker: Checker
+    """Of an answer; None: 512, or as many as the context has room for; in a task as many as its harness asks for."""
     weight: float = Field(default=1.0, gt=0, lt=math.inf)
     group: str = Field(default="all", min_length=1)
+
+
+class Case(CaseEntry):
+    """A case that is asked once: its checker tells whether the answer is right."""
+
+    prompt: str | None = None
+    messages: tuple[Message, ...] = ()
+    checker: Checker
     solution: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
@@ -67,23 +80,76 @@ class Case(Entry):
         return [message.model_dump() for message in self.messages]
 
 
+class TaskBudget(Entry):
+    """The most that one try may use, as of an episode of rollouts."""
+
+    tokens: int = Field(default=100_000, ge=1)
+    calls: int = Field(default=100, ge=1)
+    seconds: float = Field(default=600.0, gt=0)
+    """On the critical path: of calls side by side, the longest counts."""
+    context_tokens: int | None = Field(default=None, ge=256)
+    """None: the model's context, where that is known."""
+
+
+class Quality(Entry):
+    """What the files must be like that the work leaves, beside its tests."""
+
+    duplicates: bool = False
+    """Whether work is lost that says again what a function or class says that was there."""
+    most_added_lines: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> "Quality":
+        if not self.duplicates and self.most_added_lines is None:
+            raise ValueError("duplicates, most_added_lines: want one of them")
+        return self
+
+
+class TaskCase(CaseEntry):
+    """A case that is worked on with tools in a sandbox: the task's own tests tell whether the work is right."""
+
+    task: str = Field(min_length=1)
+    """The task's folder, seen from the file that has the case."""
+    at_least: float = Field(default=1.0, gt=0, le=1)
+    """The reward from which on the work is right."""
+    tool_set: Literal["usual", "lines"] = "usual"
+    budget: TaskBudget = TaskBudget()
+    quality: Quality | None = None
+
+
+AnyCase = Case | TaskCase
+
+
+def _kind(given: Any) -> str:
+    return "task" if isinstance(given, TaskCase) or (isinstance(given, dict) and "task" in given) else "asked"
+
+
 class _File(Entry):
-    case: tuple[Case, ...]
+    case: tuple[Annotated[Annotated[Case, Tag("asked")] | Annotated[TaskCase, Tag("task")], Discriminator(_kind)], ...]
 
 
 @dataclass(frozen=True)
 class Suite:
-    cases: tuple[Case, ...]
+    cases: tuple[AnyCase, ...]
     directories: Mapping[str, Path]  # of the file that has the case, by its name
-    digest: str  # of the files' names and contents
+    digest: str  # of the files' names and contents, tasks among them
+    tasks: Mapping[str, Path] = field(default_factory=dict)  # the folder of each case that is a task
 
     def solutions(self) -> dict[str, str]:
-        return {case.name: case.solution for case in self.cases if case.solution is not None}
+        """Return the solutions by the case's name; of a task each file of its own solution. Raises ConfigError."""
+        found = {
+            case.name: case.solution for case in self.cases if isinstance(case, Case) and case.solution is not None
+        }
+        for name, folder in self.tasks.items():
+            found |= {f"{name}: {path}": text for path, text in solutions_of(folder).items()}
+        return found
 
 
 def load_suite(directory: Path) -> Suite:
     """Load a suite. Raises ConfigError naming the file, the case and the field."""
-    paths = sorted(directory.rglob("*.toml"))
+    tasks = tasks_below(directory)
+    listed = sorted(directory.rglob("*.toml"))
+    paths = [path for path in listed if not any(path.is_relative_to(folder) for folder in tasks)]
     if not paths:
         raise ConfigError(f"{directory}: no case files (*.toml)")
     digest, found = blake3(), []
@@ -95,7 +161,27 @@ def load_suite(directory: Path) -> Suite:
     for case, path in found:
         if counts[case.name] > 1:
             raise ConfigError(f"{path}: case {case.name!r}: name: {counts[case.name]} cases have it")
-    return Suite(tuple(case for case, _ in found), {case.name: path.parent for case, path in found}, digest.hexdigest())
+    folders = {case.name: _folder(case, path) for case, path in found if isinstance(case, TaskCase)}
+    for name, folder in sorted(folders.items()):
+        digest.update(f"{name}\0".encode() + digest_of(folder))
+    _require_named(tasks, folders)
+    directories = {case.name: path.parent for case, path in found}
+    return Suite(tuple(case for case, _ in found), directories, digest.hexdigest(), folders)
+
+
+def _folder(case: TaskCase, path: Path) -> Path:
+    folder = (path.parent / case.task).resolve()
+    if not is_task(folder):
+        raise ConfigError(f"{path}: case {case.name!r}: task: {folder} has no task.toml and instruction.md")
+    return folder
+
+
+def _require_named(tasks: list[Path], folders: Mapping[str, Path]) -> None:
+    """Refuse tasks in the suite's directory that nobody would be asked."""
+    named = set(folders.values())
+    for folder in tasks:
+        if folder.resolve() not in named:
+            raise ConfigError(f'{folder}: it is a task, and no case of the suite names it (`task = "…"`)')
 
 
 def _read(path: Path) -> bytes:
@@ -105,7 +191,7 @@ def _read(path: Path) -> bytes:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _cases(path: Path, content: bytes) -> tuple[Case, ...]:
+def _cases(path: Path, content: bytes) -> tuple[AnyCase, ...]:
     try:
         table = tomllib.loads(content.decode())
         cases = _File.model_validate(table).case
@@ -127,8 +213,8 @@ def _place(table: Mapping[str, Any], loc: tuple[str | int, ...]) -> str:
         return f"{'.'.join(map(str, loc))}: "
     case = table["case"][loc[1]]
     name = case.get("name") if isinstance(case, dict) else None
-    field = ".".join(map(str, loc[2:]))
-    return f"case {int(loc[1]) + 1 if name is None else repr(name)}: " + (f"{field}: " if field else "")
+    place = ".".join(map(str, loc[3:]))  # behind the kind of case, which nobody wrote
+    return f"case {int(loc[1]) + 1 if name is None else repr(name)}: " + (f"{place}: " if place else "")
 
 
 def _said(message: str) -> str:
