@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from api_harness import Service, serve, serve_replicas, wait_for
+from reward_stream import put
 
 from api.access.identity import KeyRing
 from core.errors import ConfigError, StoreUnavailable, Unauthorized
@@ -267,3 +268,14 @@ def test_the_command_refuses_what_the_route_refuses(tmp_path: Path) -> None:
         commands.revoke(tmp_path / "data", {}, "none")
     with closing(open_sqlite(tmp_path / "data" / "store.db")) as store, store.look() as view:
         assert (view.keys.all(), list(view.audit.in_order())) == ([], [])
+
+
+def test_a_stream_ends_with_its_key(service: Service) -> None:
+    made = create(service)
+    with service.http.stream("GET", "/v1/rewards/stream", headers=bearer(made["key"])) as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == ": open"
+        service.post(f"/v1/keys/{made['key_id']}/revoke", {}, **ADMIN)
+        put(service, 1, namespace="ours")
+        assert not any(line.startswith("data: ") for line in lines)
+    assert status(service, made["key"]) == (401, "revoked_api_key")
