@@ -126,6 +126,7 @@ def test_a_wish_that_cannot_be_is_refused_with_its_field(service: Service) -> No
         ({"burst": 3}, "burst"),
         ({"expires_at": "2099-01-01T00:00:00"}, "expires_at"),
         ({"expires_at": "2020-01-01T00:00:00Z"}, "expires_at"),
+        ({"expires_at": "9999-12-31T23:59:59-14:00"}, "expires_at"),
         ({"colour": 1}, "colour"),
     ]
     for fields, param in wishes:
@@ -279,3 +280,9 @@ def test_a_stream_ends_with_its_key(service: Service) -> None:
         put(service, 1, namespace="ours")
         assert not any(line.startswith("data: ") for line in lines)
     assert status(service, made["key"]) == (401, "revoked_api_key")
+
+
+def test_a_key_that_ends_with_the_calendar_has_a_successor(service: Service) -> None:
+    made = create(service, expires_at="9999-12-31T23:59:59.999999Z")
+    successor = service.post(f"/v1/keys/{made['key_id']}/rotate", {}, **ADMIN)
+    assert (successor.status_code, successor.json()["expires_at"]) == (201, made["expires_at"])
