@@ -44,7 +44,10 @@ def is_still_let_in(context: Context, request: Request) -> bool:
 
 
 async def body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> T:
-    """Read and decode the body of an own route. Raises TooLarge, Overloaded, or InvalidRequest naming the field."""
+    """Read and decode the body of an own route, which knows no query parameter: all that it takes is in the body.
+
+    Raises TooLarge, Overloaded, or InvalidRequest naming the field."""
+    only_parameters(request)
     async with _raw_body(context, request) as raw:
         return decode_body(decoder, raw)
 
