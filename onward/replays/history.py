@@ -114,7 +114,10 @@ def _moment(option: str, text: str | None) -> datetime | None:
         raise ConfigError(f"{option} {text}: want a time as 2026-11-21T15:00:00Z") from error
     if moment.tzinfo is None:
         raise ConfigError(f"{option} {text}: a timezone is missing: write {moment.isoformat()}Z for UTC")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ConfigError(f"{option} {text}: in UTC there is no such year") from error
 
 
 def require_directory(directory: Path, overrides: Mapping[str, str] | None = None) -> None:
