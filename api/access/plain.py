@@ -15,7 +15,7 @@ from api.http.decoding import decode_body
 from api.http.foreign import decode_foreign
 from api.requests.jobs import Check
 from core import codec
-from core.errors import InvalidRequest
+from core.errors import InvalidRequest, Unauthorized
 
 T = TypeVar("T")
 LARGEST_INTEGER = (1 << 63) - 1  # the largest that a store can hold
@@ -33,8 +33,21 @@ def identity_of(request: Request) -> Identity:
     return identity
 
 
+def is_still_let_in(context: Context, request: Request) -> bool:
+    """Return whether the key of a request that the gate let in is still good: an answer may be open for days."""
+    headers = dict(request.scope["headers"])
+    try:
+        context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
+    except Unauthorized:
+        return False
+    return True
+
+
 async def body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> T:
-    """Read and decode the body of an own route. Raises TooLarge, Overloaded, or InvalidRequest naming the field."""
+    """Read and decode the body of an own route, which knows no query parameter: all that it takes is in the body.
+
+    Raises TooLarge, Overloaded, or InvalidRequest naming the field."""
+    only_parameters(request)
     async with _raw_body(context, request) as raw:
         return decode_body(decoder, raw)
 

@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
 from api.access.context import Context
-from api.access.plain import json_answer, json_response
+from api.access.plain import json_answer, json_response, only_parameters
 from core.reward_spec import Measure, OutcomeSpec, OutcomeType, Role
 
 
@@ -36,10 +36,11 @@ def outcomes_router(context: Context) -> APIRouter:
     outcomes = context.services.spec.outcomes
 
     @router.get("/v1/outcomes", openapi_extra=json_answer(OutcomeList, "What feedback may be about"))
-    async def list_outcomes() -> Response:
+    async def list_outcomes(request: Request) -> Response:
         """Return the outcomes of the reward spec: the names that `metric_name` may have, and what each of them takes.
 
         `meaning` says what it says and when to send it."""
+        only_parameters(request)
         return json_response(OutcomeList([_described(name, outcomes[name]) for name in sorted(outcomes)]))
 
     return router

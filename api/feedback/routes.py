@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.plain import body_of, identity_of, json_body, json_response
+from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters
 from api.access.quotas.limits import ERRORS, admit
 from api.feedback.body import FeedbackBody, feedback_decoder
 from api.feedback.kept import describe_feedback, withdraw_feedback
@@ -30,11 +30,13 @@ def feedback_router(context: Context) -> APIRouter:
     @router.get("/v1/feedback/{feedback_id:path}")
     async def get_feedback(request: Request, feedback_id: str) -> Response:
         """Return the feedback's content, whether it still counts, and what superseded it."""
+        only_parameters(request)
         return await _limited(context, request, lambda identity: _get(context, identity, OutcomeId(feedback_id)))
 
     @router.delete("/v1/feedback/{feedback_id:path}")
     async def delete_feedback(request: Request, feedback_id: str) -> Response:
         """Withdraw feedback. Doing so again gets the same answer."""
+        only_parameters(request)
         return await _limited(context, request, lambda identity: _withdraw(context, identity, OutcomeId(feedback_id)))
 
     return router

@@ -15,6 +15,7 @@ _GZIP, _ZLIB, _BARE = 31, 15, -15  # of zlib's `wbits`
 _SLICE_BYTES: Final = 256
 """Of zstd at a time: four bytes may make 128 KiB, and nothing else bounds what its library makes at once."""
 _WINDOW_BYTES: Final = 8 << 20  # what RFC 8878 asks of every reader; a frame that needs more is refused
+_MOST_FRAMES: Final = 1024  # of one body: to begin one costs as much as many bytes, and an empty one makes none
 _IDENTITY: Final = (b"", b"identity")
 
 
@@ -37,11 +38,13 @@ class _Zlib:
         self._encoding = encoding
         self._reader = None if encoding == "deflate" else zlib.decompressobj(_GZIP)
         self._is_begun = False
+        self._members = 0
 
     def pieces(self, part: bytes) -> Iterator[bytes]:
         while part:
             if self._reader is None or (self._reader.eof and self._encoding == "gzip"):
                 self._reader = zlib.decompressobj(self._form(part))
+                self._members = _one_more(self._members, self._encoding)
             elif self._reader.eof:
                 raise _wrong(self._encoding, "goes on behind its end")
             self._is_begun = True
@@ -67,12 +70,14 @@ class _Zstd:
     def __init__(self) -> None:
         self._frames = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES)
         self._frame: zstandard.ZstdDecompressionObj | None = None
+        self._begun = 0
 
     def pieces(self, part: bytes) -> Iterator[bytes]:
         made, at = bytearray(), 0
         while at < len(part):
             if self._frame is None or self._frame.eof:
                 self._frame = self._frames.decompressobj()
+                self._begun = _one_more(self._begun, "zstd")
             given = part[at : at + _SLICE_BYTES]
             try:
                 made += self._frame.decompress(given)
@@ -88,6 +93,12 @@ class _Zstd:
     def close(self) -> None:
         if self._frame is not None and not self._frame.eof:
             raise _wrong("zstd", "is cut off")
+
+
+def _one_more(begun: int, encoding: str) -> int:
+    if begun == _MOST_FRAMES:
+        raise _wrong(encoding, f"begins anew more than {_MOST_FRAMES} times; compress all of it at once")
+    return begun + 1
 
 
 def _wrong(encoding: str, what: str) -> InvalidRequest:

@@ -23,6 +23,7 @@ _BESIDE = 4  # bytes of a header beside its name and its value
 _MOST_HEADERS = 256
 _MANY_PARTS = 65_536  # of a body; that of a client which sends each word of its JSON as it comes has fewer
 _LEAST_PART = 16  # bytes of a part, on average, where there are many: to take one costs as much as some thousand bytes
+_BESIDE_A_PART = 128  # bytes of a body that frame a part of it: its length, and what a client says of it
 _MOST_WAITING = 32  # requests behind one that is being answered; browsers and libraries send none
 _RETRY_AFTER_S = 5
 _IPV6_SITE = 64
@@ -98,7 +99,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
         self._phase, self._since = Phase.HEADERS, self.loop.time()
-        self._header_bytes = self._parts = self._part_bytes = 0
+        self._header_bytes = self._parts = self._part_bytes = self._trailers = self._beside = 0
         self._unread_since: float | None = None
         self._unread = 0
         self._is_begun_anew = False
@@ -123,6 +124,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._phase is Phase.NOTHING and self._is_idle():  # also for line breaks before a request
             self._enter(Phase.HEADERS)
         self._unset_keepalive_if_required()
+        reading, before = (self.cycle if self._phase is Phase.BODY else None), self._part_bytes
         try:
             self._parse(data)
         except httptools.HttpParserError:
@@ -131,6 +133,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._phase is Phase.HEADERS:
             self._header_bytes += len(data)
             self._bound_head(self._header_bytes)
+        elif self._phase is Phase.BODY and self.cycle is reading:  # all of it belongs to this body
+            self._beside += len(data) - (self._part_bytes - before)
+            self._bound_beside()
 
     def _bound_head(self, size: int) -> bool:
         """Refuse a head that is larger than it may be, and return whether it is none."""
@@ -138,6 +143,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if size > most and not self._is_ending:
             self._end(431, "headers", "headers_too_large", f"the headers are larger than {most} bytes")
         return size <= most
+
+    def _bound_beside(self) -> None:
+        """Refuse a body with more beside it than chunks need: the parser keeps all of a trailer until its line ends."""
+        most = self.guard.settings.header_bytes
+        if self._beside > most + self._parts * _BESIDE_A_PART and not self._is_ending:
+            what = f"what comes beside the body, trailers or what is said of chunks, is larger than {most} bytes"
+            self._end(431, "headers", "headers_too_large", what)
 
     def _parse(self, data: bytes) -> None:
         """Read what arrived, without a wish for another protocol, which a server may ignore (RFC 9110, 7.8).
@@ -178,7 +190,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header. What comes behind a body, a trailer, is none (RFC 9110, 6.5.1)."""
-        if self._phase is not Phase.HEADERS:  # also where a body is read anew
+        if self._is_begun_anew:
+            return
+        if self._phase is not Phase.HEADERS:
+            self._trailers += 1
+            if self._trailers > _MOST_HEADERS:
+                raise ValueError(f"more than {_MOST_HEADERS} trailers")
             return
         if len(self.headers) >= _MOST_HEADERS:
             raise ValueError(f"more than {_MOST_HEADERS} headers")  # ends as any malformed request does
@@ -200,7 +217,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.scope["http_version"] == "1.0":
             _end_by_closing(self.cycle)
-        self._parts = self._part_bytes = 0
+        self._parts = self._part_bytes = self._trailers = self._beside = 0
         self._enter(Phase.BODY)
 
     def on_body(self, body: bytes) -> None:

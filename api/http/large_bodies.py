@@ -101,11 +101,14 @@ class Bodies:
         return int(text)
 
     async def _read(self, receive: Receive, body: Body, most: int, inflater: Inflater | None) -> None:
-        small, size, more = b"", 0, True
+        small, size, sent, more = b"", 0, 0, True
         while more:
             message = await receive()
             part: bytes = message.get("body", b"")
             more = message.get("more_body", False)
+            sent += len(part)
+            if sent > self._limit:  # what is compressed may make nothing
+                raise self._too_large()
             for piece in (part,) if inflater is None else inflater.pieces(part):
                 size += len(piece)
                 if size > self._limit:

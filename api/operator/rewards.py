@@ -1,7 +1,8 @@
 """The routes of `/v1/rewards`: the rewards of turns, as a list and as a live stream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,7 +11,15 @@ from starlette.responses import StreamingResponse
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.access.plain import LARGEST_INTEGER, digits, identity_of, json_response, only_parameters, whole_number
+from api.access.plain import (
+    LARGEST_INTEGER,
+    digits,
+    identity_of,
+    is_still_let_in,
+    json_response,
+    only_parameters,
+    whole_number,
+)
 from api.access.services import ApiServices
 from api.turns.answer_ids import inference_of
 from api.turns.lookup import look_up, read
@@ -119,13 +128,15 @@ def rewards_router(context: Context) -> APIRouter:
 
     @router.get("/v1/rewards/stream", response_class=_EventStream)
     async def stream_rewards(request: Request) -> Response:
-        """Stream revisions as server-sent events, with `Last-Event-ID` (or `after`) from there on, else from now."""
+        """Stream revisions as server-sent events, with `Last-Event-ID` (or `after`) from there on, else from now.
+
+        The stream ends with its key: whoever opens it again then hears why."""
         identity = identity_of(request)
         only_parameters(request, "after")
         after = _last_event_id(request)
         if after is None:
             after = await read(services, lambda view: view.rewards.last_sequence(identity.namespace))
-        events = _events(services, feed, identity.namespace, after)
+        events = _events(services, feed, identity.namespace, after, partial(is_still_let_in, context, request))
         return _EventStream(events, headers={"cache-control": "no-cache"})
 
     @router.get("/v1/rewards/{inference_id}")
@@ -173,11 +184,16 @@ def _last_event_id(request: Request) -> int | None:
     return whole_number(request, "after", 0, LARGEST_INTEGER) if "after" in request.query_params else None
 
 
-async def _events(services: ApiServices, feed: RewardFeed, namespace: Namespace, after: int) -> AsyncIterator[bytes]:
+async def _events(
+    services: ApiServices, feed: RewardFeed, namespace: Namespace, after: int, may_go_on: Callable[[], bool]
+) -> AsyncIterator[bytes]:
     yield b": open\n\n"
     caught_up = False
     while True:
-        if caught_up and not await feed.wait(namespace, after, _HEARTBEAT_S):
+        is_news = not caught_up or await feed.wait(namespace, after, _HEARTBEAT_S)
+        if not may_go_on():
+            return
+        if not is_news:
             yield b": still here\n\n"
             continue
         caught_up, start = True, after

@@ -45,6 +45,7 @@ def session_router(context: Context) -> APIRouter:
     async def end_session(request: Request, session_id: str) -> Response:
         """End the session: no more turns will come, so waits for outcomes of the whole session can end."""
         identity = identity_of(request)
+        only_parameters(request)
         namespace, known_id = identity.namespace, SessionId(session_id)
         if not is_id(session_id) or not await has_session(services, namespace, known_id):
             raise _unknown(session_id)

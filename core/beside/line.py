@@ -40,6 +40,7 @@ class Line:
         self._hears: dict[str, Callable[[msgspec.Raw], None]] = {}
         self._connected: list[Callable[[], None]] = []
         self._over = asyncio.Event()
+        self._opening = asyncio.Lock()
         self._keeping: asyncio.Task[None] | None = None
         self._is_closing = False
 
@@ -52,10 +53,15 @@ class Line:
         self._connected.append(call)
 
     async def open(self) -> None:
-        """Connect, unless it was opened before. Where nobody listens it goes on trying."""
-        if self._keeping is None:
-            await self._connect()
-            self._keeping = asyncio.create_task(self._keep())
+        """Connect, unless it was opened before. Where nobody listens it goes on trying.
+
+        Of several that open it at once the first connects, and the others wait for that."""
+        if self._keeping is not None:
+            return
+        async with self._opening:
+            if self._keeping is None:
+                await self._connect()
+                self._keeping = asyncio.create_task(self._keep())
 
     async def aclose(self) -> None:
         keeping, self._keeping = self._keeping, None

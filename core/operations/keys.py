@@ -6,7 +6,7 @@ words dear, and nobody guesses 256 bits; a fast one can be computed for every re
 import hashlib
 import secrets
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -73,11 +73,19 @@ def rotated(old: StoredKey, by: str, now: datetime, overlap_s: float) -> tuple[s
     """Return (the new key, what is kept of it, the old one as it is from now on).
 
     The old one ends after `overlap_s`, or earlier where it would have. A life that had an end begins anew."""
-    life = None if old.expires_at is None else now + (old.expires_at - old.created_at)
+    life = None if old.expires_at is None else _again(old.expires_at, old.created_at, now)
     fields = {name: getattr(old, name) for name in KeyWish.__struct_fields__}
     key, new = make_key(KeyWish(**{**fields, "expires_at": life}), by, now)
     ends = now + timedelta(seconds=overlap_s)
     return key, new, msgspec.structs.replace(old, expires_at=min(old.expires_at or ends, ends))
+
+
+def _again(ends: datetime, created: datetime, now: datetime) -> datetime:
+    """Return the end of a life as long as that one, from now on; one beyond the calendar ends when that one did."""
+    try:
+        return now + (ends - created)
+    except OverflowError:
+        return ends
 
 
 def revoked(key: StoredKey, by: str, now: datetime, why: str | None = None) -> StoredKey:
@@ -93,7 +101,16 @@ def check_wish(wish: KeyWish, parties: Iterable[Party], taken: Iterable[str], no
             raise InvalidRequest(
                 f"name: {wish.name} is the name of a key of another namespace or user", param="name", code="name_taken"
             )
-    if wish.expires_at is not None and wish.expires_at <= now:
-        raise InvalidRequest("expires_at: is over already", param="expires_at")
+    if wish.expires_at is not None:
+        _check_end(wish.expires_at, now)
     if wish.burst is not None and wish.requests_per_minute is None:
         raise InvalidRequest("burst: only with requests_per_minute", param="burst")
+
+
+def _check_end(at: datetime, now: datetime) -> None:
+    if at <= now:
+        raise InvalidRequest("expires_at: is over already", param="expires_at")
+    try:
+        at.astimezone(UTC)
+    except OverflowError:
+        raise InvalidRequest("expires_at: after the last year of UTC", param="expires_at") from None

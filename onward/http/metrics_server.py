@@ -14,6 +14,10 @@ from onward.http.tls import server_context
 
 OK = "ok"
 _LOOK_S = 0.5  # whether it is to end
+_STALLED_S = 10.0  # who sends or takes nothing for so long is given up
+_MOST_UNREAD = 4 << 20  # bytes of a body that nobody wants
+_PIECE = 1 << 16
+_MOST_DIGITS = 19
 
 
 @contextmanager
@@ -58,10 +62,12 @@ def _serving(server: ThreadingServer) -> Iterator[None]:
 
 def _handler(name: str, state: Callable[[], str], *, is_waiting: bool = False) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        timeout = _STALLED_S
+
         def do_GET(self) -> None:
             match self.path:
                 case "/metrics":
-                    self._answer(200, CONTENT_TYPE, exposition())
+                    self._answer(200, CONTENT_TYPE, exposition(named=not is_waiting))
                 case "/healthz":
                     self._answer_json(200, {"status": OK})
                 case "/readyz":
@@ -72,8 +78,19 @@ def _handler(name: str, state: Callable[[], str], *, is_waiting: bool = False) -
                     self._answer_elsewhere()
 
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))  # who still sends would not see the answer
+            self._drop_body()
             self._answer_elsewhere()
+
+        do_PUT = do_DELETE = do_POST
+
+        def _drop_body(self) -> None:
+            """Read the body and keep none of it: who still sends would not see the answer."""
+            said = self.headers.get("Content-Length", "")
+            is_length = said.isascii() and said.isdigit() and len(said) <= _MOST_DIGITS
+            left = min(int(said), _MOST_UNREAD) if is_length else 0
+            with suppress(ConnectionError):
+                while left and (part := self.rfile.read(min(left, _PIECE))):
+                    left -= len(part)
 
         def _answer_elsewhere(self) -> None:
             if is_waiting:  # in the words of the API

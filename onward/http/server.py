@@ -23,6 +23,7 @@ _GC_THRESHOLDS = (50_000, 20, 1000)  # measured: p99 of a request 19 to 7 ms
 _BACKLOG = 1024
 _START_POLL_S = 0.01
 _OTHER_FILES = 512  # that a process opens beside its connections
+_LAST_PORT = 65535
 logger = logging.getLogger(__name__)
 
 
@@ -104,6 +105,8 @@ def refuse_taken(settings: ApiSettings, ports: int = 1) -> None:
     """Raise ConfigError where one of `ports` addresses, from the settings' on, cannot be listened at.
 
     Call it before what takes long."""
+    if settings.port and settings.port + ports - 1 > _LAST_PORT:
+        raise ConfigError(f"api.port: {settings.port}: {ports} processes that answer need as many ports from there on")
     for number in range(ports if settings.port else 1):
         _listen(settings.model_copy(update={"port": settings.port + number if settings.port else 0})).close()
 

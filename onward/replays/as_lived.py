@@ -14,13 +14,12 @@ from rich.progress import Progress
 
 from core.errors import ConfigError
 from core.events import PolicyVersion
-from core.ids import base_ref
 from learner.model.ranks import ALONE
 from learner.rank_group import RankGroup
 from learner.reliving import Reliving, Unlike
 from learner.versions.manifest import settings_of
 from learner.versions.provenance import ancestry
-from onward.replays.history import require_directory
+from onward.replays.history import require_directory, version_named
 from onward.wiring.foundation import Foundation, open_foundation
 
 
@@ -78,7 +77,7 @@ def prove(directory: Path, version: int | None, overrides: Mapping[str, str]) ->
 def _lineage(source: Foundation, version: int | None) -> list[PolicyVersion]:
     """Return the versions from the anchor on."""
     with source.store.look() as view:
-        chosen = view.releases.live(source.settings.serving.cluster) if version is None else base_ref(version)
+        chosen = view.releases.live(source.settings.serving.cluster) if version is None else version_named(version)
         known = chosen is not None and view.policies.get(chosen) is not None
     if chosen is None or not known:
         raise ConfigError("nothing serves yet" if version is None else f"--version {version}: there is no such version")

@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from core.errors import ConfigError, LogUnavailable
 from core.events import Completion, Outcome, SessionEnded, Topic
-from core.ids import Namespace
+from core.ids import UNKNOWN, Namespace, PolicyRef, base_ref
 from core.ports import EventLog, Record, Store
 from core.settings import load_settings
 from ingest.archive.history import History
@@ -114,7 +114,21 @@ def _moment(option: str, text: str | None) -> datetime | None:
         raise ConfigError(f"{option} {text}: want a time as 2026-11-21T15:00:00Z") from error
     if moment.tzinfo is None:
         raise ConfigError(f"{option} {text}: a timezone is missing: write {moment.isoformat()}Z for UTC")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ConfigError(f"{option} {text}: in UTC there is no such year") from error
+
+
+def version_named(version: int) -> PolicyRef:
+    """Return the base policy's version that `--version` names. Raises ConfigError for what is no version's number."""
+    try:
+        found = base_ref(version)
+    except ValueError:
+        found = UNKNOWN
+    if found == UNKNOWN:
+        raise ConfigError(f"--version {version}: want the number of a version, from 1")
+    return found
 
 
 def require_directory(directory: Path, overrides: Mapping[str, str] | None = None) -> None:

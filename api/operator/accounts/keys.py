@@ -18,6 +18,7 @@ from core.errors import Conflict, NotFound
 from core.ids import Namespace
 from core.operations.keys import KeyWish, Party, StoredKey, check_wish, make_key, revoked, rotated
 from core.settings import KEY_NAME, Scope
+from core.settings.http.api import LARGEST_BURST, LARGEST_RATE, LEAST_RATE
 from core.store.work import Work
 
 _DAY_S = 86_400.0
@@ -31,8 +32,8 @@ class KeyBody(msgspec.Struct, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=KEY_NAME)]
     user: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
     scopes: tuple[Scope, ...] = ("chat", "feedback")
-    requests_per_minute: Annotated[float, Meta(gt=0)] | None = None
-    burst: Annotated[int, Meta(ge=1)] | None = None
+    requests_per_minute: Annotated[float, Meta(ge=LEAST_RATE, le=LARGEST_RATE)] | None = None
+    burst: Annotated[int, Meta(ge=1, le=LARGEST_BURST)] | None = None
     expires_at: Annotated[datetime, Meta(tz=True)] | None = None
 
 

@@ -11,7 +11,7 @@ from api.protocols.anthropic.claude_code import user_and_session
 from api.protocols.anthropic.messages import Conversation
 from api.requests.anthropic import ClientTool, CountBody, MessagesBody, ToolChoice
 from api.requests.bodies import ChatBody
-from api.requests.ignored import take_ignored
+from api.requests.ignored import take_ignored, take_unknown
 from api.requests.tools import FunctionDefinition, Tool, check_count
 from core.errors import InvalidRequest
 from core.ids import SessionId
@@ -89,12 +89,12 @@ class Translated:
             self.places["response_format"] = "output_format"
         if config.pop("effort", None) is not None:
             self.ignored.append("output_config.effort")
-        if config:
-            name = next(iter(config))
-            raise InvalidRequest(f"unknown field: output_config.{name}", param=f"output_config.{name}")
+        self.ignored += take_unknown(config, (), "output_config.")
         if shape is not None:
             place = self.places["response_format"]
-            if not isinstance(shape, dict) or shape.get("type") != "json_schema" or set(shape) != {"type", "schema"}:
+            shape = dict(shape) if isinstance(shape, dict) else {}
+            self.ignored += take_unknown(shape, ("type", "schema"), f"{place}.")
+            if shape.get("type") != "json_schema" or "schema" not in shape:
                 raise InvalidRequest(f'{place}: must be {{"type": "json_schema", "schema": ...}}', param=place)
             self.places["response_format.json_schema.schema"] = f"{place}.schema"
             self.chat.response_format = {

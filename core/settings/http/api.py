@@ -15,14 +15,16 @@ KEY_NAME = r"^[a-zA-Z0-9][a-zA-Z0-9_.@-]{0,63}$"
 _HOST = r"^[a-z0-9_.-]{1,255}$"
 _ORIGIN = r"^[a-z][a-z0-9+.-]*://[a-z0-9_.:\[\]-]{1,255}$"
 WORKLOAD_NAME = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
+LEAST_RATE, LARGEST_RATE = 1e-6, 1e9  # a minute: beyond these a limit is none, or lets nobody in for years
+LARGEST_BURST = 10**9
 
 
 class RateLimit(Section):
     """Requests to chat, completions and feedback. What exceeds it is refused with 429."""
 
-    requests_per_minute: float | None = Field(default=None, gt=0)
+    requests_per_minute: float | None = Field(default=None, ge=LEAST_RATE, le=LARGEST_RATE)
     """How many; None: no limit."""
-    burst: int | None = Field(default=None, ge=1)
+    burst: int | None = Field(default=None, ge=1, le=LARGEST_BURST)
     """How many of them at once; None: a minute's."""
 
     @model_validator(mode="after")
@@ -124,7 +126,7 @@ class WebSettings(Section):
 
 
 class FeedbackSettings(Section):
-    user_per_minute: float | None = Field(default=None, gt=0)
+    user_per_minute: float | None = Field(default=None, ge=LEAST_RATE, le=LARGEST_RATE)
     """Most feedback of one user, refilled evenly, beside the limits of its key; what exceeds it is refused with 429.
     None: no limit."""
     lookup_s: float = Field(default=2.0, ge=0)

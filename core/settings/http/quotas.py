@@ -7,6 +7,8 @@ from pydantic import Field
 from core.section import Section
 from core.settings.http.api import KEY_NAME
 
+_MOST = 1 << 53  # the last whole number that every live state counts up to exactly
+
 
 class Quota(Section):
     """What requests may use. Each that is None sets no limit; what exceeds one is refused with 429.
@@ -14,17 +16,17 @@ class Quota(Section):
     Requests and tokens are those of requests to generate. Bytes are those of all records that somebody's turns and
     feedback make in the log, also of what the model is never shown."""
 
-    requests_per_minute: int | None = Field(default=None, ge=1)
+    requests_per_minute: int | None = Field(default=None, ge=1, le=_MOST)
     """In a minute of the clock, by all API replicas together."""
-    tokens_per_minute: int | None = Field(default=None, ge=1)
+    tokens_per_minute: int | None = Field(default=None, ge=1, le=_MOST)
     """Of prompts and answers. A request is let in while any are left; the one that uses them up is answered whole."""
-    requests_per_month: int | None = Field(default=None, ge=1)
+    requests_per_month: int | None = Field(default=None, ge=1, le=_MOST)
     """In a month of UTC."""
-    tokens_per_month: int | None = Field(default=None, ge=1)
+    tokens_per_month: int | None = Field(default=None, ge=1, le=_MOST)
     """As in a minute."""
-    stored_bytes_per_minute: int | None = Field(default=None, ge=1)
+    stored_bytes_per_minute: int | None = Field(default=None, ge=1, le=_MOST)
     """Let in as tokens are: the turn, or the feedback, that uses them up is stored whole."""
-    stored_bytes_per_month: int | None = Field(default=None, ge=1)
+    stored_bytes_per_month: int | None = Field(default=None, ge=1, le=_MOST)
     """As in a minute."""
 
 

@@ -9,12 +9,12 @@ from transformers import AutoConfig
 
 from core.errors import ConfigError, WeightsError
 from core.events import PolicyVersion
-from core.ids import base_ref
 from core.model.files import LOCAL, check_model_files, check_weights, weight_files
 from core.model.weights_digest import digest_of_shards
 from core.ports import WeightsRef
 from learner.model.policy_model import PolicyModel
 from learner.versions.loading import load_version
+from onward.replays.history import version_named
 from onward.wiring.foundation import Foundation
 
 
@@ -52,10 +52,9 @@ def _live(source: Foundation) -> list[PolicyVersion]:
 
 
 def _kept(source: Foundation, version: int) -> PolicyVersion:
-    if version < 1:
-        raise ConfigError(f"--version {version}: want the number of a version, from 1")
+    named = version_named(version)
     with source.store.look() as view:
-        policy = view.policies.get(base_ref(version))
+        policy = view.policies.get(named)
     if policy is None:
         raise ConfigError(f"--version {version}: there is none in {source.layout.root}")
     return policy

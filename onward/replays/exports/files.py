@@ -21,6 +21,9 @@ FORMATS = (".parquet", ".jsonl", ".csv")
 _ROWS_AT_ONCE = 256
 _BYTES_AT_ONCE = 1 << 20
 _PROVENANCE = b"onward"
+_FORMULAS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "\n")
+"""What a text begins with that a spreadsheet takes for a formula, and would run: users and models write these."""
+_MARK = "'"
 _json = msgspec.json.Encoder(enc_hook=codec.plain)
 
 
@@ -65,7 +68,9 @@ class RowFile:
         made.rename(self._out)
 
     def _write_csv(self) -> None:
-        """Write a line for each row; what is no text, number or truth value stands there as JSON."""
+        """Write a line for each row; what is no text or number stands there as JSON.
+
+        A text that a spreadsheet would run has an apostrophe before it, as has one that begins with an apostrophe."""
         with self._lines.open("rb") as lines, self._converted.open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file)
             table.writerow(self._columns)
@@ -89,6 +94,8 @@ class RowFile:
 
 
 def _cell(value: object) -> object:
+    if isinstance(value, str):
+        return _MARK + value if value.startswith((*_FORMULAS, _MARK)) else value
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from api_harness import Service, serve, serve_replicas, wait_for
+from reward_stream import put
 
 from api.access.identity import KeyRing
 from core.errors import ConfigError, StoreUnavailable, Unauthorized
@@ -123,8 +124,12 @@ def test_a_wish_that_cannot_be_is_refused_with_its_field(service: Service) -> No
         ({"name": "spaces are none"}, "name"),
         ({"scopes": ["everything"]}, "scopes[0]"),
         ({"burst": 3}, "burst"),
+        ({"requests_per_minute": 1e20}, "requests_per_minute"),
+        ({"requests_per_minute": 1e-320}, "requests_per_minute"),
+        ({"requests_per_minute": 1, "burst": 1 << 64}, "burst"),
         ({"expires_at": "2099-01-01T00:00:00"}, "expires_at"),
         ({"expires_at": "2020-01-01T00:00:00Z"}, "expires_at"),
+        ({"expires_at": "9999-12-31T23:59:59-14:00"}, "expires_at"),
         ({"colour": 1}, "colour"),
     ]
     for fields, param in wishes:
@@ -267,3 +272,20 @@ def test_the_command_refuses_what_the_route_refuses(tmp_path: Path) -> None:
         commands.revoke(tmp_path / "data", {}, "none")
     with closing(open_sqlite(tmp_path / "data" / "store.db")) as store, store.look() as view:
         assert (view.keys.all(), list(view.audit.in_order())) == ([], [])
+
+
+def test_a_stream_ends_with_its_key(service: Service) -> None:
+    made = create(service)
+    with service.http.stream("GET", "/v1/rewards/stream", headers=bearer(made["key"])) as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == ": open"
+        service.post(f"/v1/keys/{made['key_id']}/revoke", {}, **ADMIN)
+        put(service, 1, namespace="ours")
+        assert not any(line.startswith("data: ") for line in lines)
+    assert status(service, made["key"]) == (401, "revoked_api_key")
+
+
+def test_a_key_that_ends_with_the_calendar_has_a_successor(service: Service) -> None:
+    made = create(service, expires_at="9999-12-31T23:59:59.999999Z")
+    successor = service.post(f"/v1/keys/{made['key_id']}/rotate", {}, **ADMIN)
+    assert (successor.status_code, successor.json()["expires_at"]) == (201, made["expires_at"])

@@ -141,7 +141,14 @@ def test_a_limit_of_nobody_names_the_setting(fields: dict[str, Any], setting: st
 
 
 @pytest.mark.parametrize(
-    "value", ["{ burst = 3 }", "{ requests_per_minute = 0 }", "{ requests_per_minute = 1, burst = 0 }"]
+    "value",
+    [
+        "{ burst = 3 }",
+        "{ requests_per_minute = 0 }",
+        "{ requests_per_minute = inf }",
+        "{ requests_per_minute = 1, burst = 0 }",
+        "{ requests_per_minute = 1, burst = 18446744073709551616 }",
+    ],
 )
 def test_a_limit_that_is_none_names_the_setting(value: str) -> None:
     with pytest.raises(ConfigError, match=r"api\.namespaces\.acme"):

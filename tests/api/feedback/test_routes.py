@@ -259,6 +259,16 @@ def test_the_names_that_feedback_may_have_are_listed(service: Service) -> None:
     assert (listed["rating"]["type"], listed["rating"]["meaning"]) == ("number", None)
 
 
+def test_our_own_routes_know_no_query_but_their_own(service: Service) -> None:
+    """Consent that was withdrawn in the wrong place would else be lost without a word."""
+    own = ["POST /v1/feedback", "POST /v1/feedback/batch", "GET /v1/feedback/x", "DELETE /v1/feedback/x"]
+    for asked in (*own, "GET /v1/outcomes", "POST /v1/sessions/x/end", "POST /v1/policies/1/hold"):
+        method, path = asked.split()
+        body = {} if method == "POST" else None
+        answer = service.http.request(method, f"{path}?learn=false", json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "learn"), asked
+
+
 def test_the_document_describes_it_all(service: Service) -> None:
     document = service.get("/openapi.json").json()
     assert set(document["paths"]) == {

@@ -149,6 +149,23 @@ def test_a_body_in_too_many_too_small_parts(make_service: MakeService) -> None:
     wait_for(lambda: broken("body") == before + 1)
 
 
+@pytest.mark.parametrize("said", [b"0\r\nx: ", b"0\r\n", b"1;x="], ids=["a trailer", "its name", "of a chunk"])
+def test_what_comes_beside_a_body_has_a_size(make_service: MakeService, said: bytes) -> None:
+    """The parser keeps all of a trailer until its line ends, and copies it with each part that arrives."""
+    service, before = make_service(**bounds()), broken("headers")
+    with connected(service, CHAT + b"transfer-encoding: chunked\r\n\r\n" + said) as client, suppress(ConnectionError):
+        client.sendall(b"a" * (4 << 20))
+        assert rest(client).startswith(b"HTTP/1.1 431 ")
+    wait_for(lambda: broken("headers") == before + 1)
+
+
+def test_trailers_are_few(make_service: MakeService) -> None:
+    service = make_service(**bounds())
+    body = b"%x\r\n%s\r\n0\r\n" % (len(ASKED % b""), ASKED % b"")
+    with connected(service, CHAT + b"transfer-encoding: chunked\r\n\r\n" + body + b"a: b\r\n" * 300) as client:
+        assert rest(client).startswith(b"HTTP/1.1 400 ")
+
+
 def test_requests_behind_one_that_is_answered_are_few(make_service: MakeService) -> None:
     """Ten thousand in one piece of 250 kB stopped the event loop for a third of a second, and need no key."""
     service = make_service(**bounds())

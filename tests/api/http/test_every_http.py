@@ -89,6 +89,24 @@ def test_what_a_zstd_takes_to_be_read_is_bounded(service: Service) -> None:
     assert max(made) <= 9 << 20
 
 
+@pytest.mark.parametrize("way", ["many members", "many frames"])
+def test_what_begins_anew_without_end_is_refused(service: Service, way: str) -> None:
+    encoding, name = {"many members": (gzip, "gzip"), "many frames": (zstandard, "zstd")}[way]
+    nothing, whole = encoding.compress(b""), encoding.compress(BODY)  # type: ignore[attr-defined]
+    assert post(service, nothing * 1000 + whole, name).status_code == 200
+    answer = post(service, nothing * 1025 + whole, name)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "malformed_encoding")
+    assert "begins anew" in answer.text
+
+
+def test_what_makes_nothing_is_bounded_by_what_is_sent(service: Service) -> None:
+    empty = b"\x00\x00\x00\xff\xff" * 1000  # blocks of deflate
+    headers = {"content-type": "application/json", "content-encoding": "deflate"}
+    sent = (empty for _ in range((1 << 20) // len(empty) + 1))
+    answer = service.http.post(CHAT, content=sent, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+
+
 @pytest.mark.parametrize("encoding", ["br", "gzip, gzip"])
 def test_another_compression_is_refused_with_what_is_taken(service: Service, encoding: str) -> None:
     answer = post(service, BODY, encoding)

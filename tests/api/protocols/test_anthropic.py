@@ -199,7 +199,10 @@ CACHED = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
             {"thinking": {"type": "enabled", "budget_tokens": 1024}, "service_tier": "auto"},
             ["thinking", "service_tier"],
         ),
-        ({"output_config": {"effort": "high"}}, ["output_config.effort"]),
+        (
+            {"output_config": {"effort": "high", "task_budget": {"type": "tokens", "total": 64}}},
+            ["output_config.effort", "output_config.task_budget"],
+        ),
     ],
 )
 def test_what_is_ignored_is_named(quick_service: Service, fields: dict[str, Any], named: list[str]) -> None:
@@ -228,7 +231,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"tools": [{**WEATHER, "input_schema": {"type": "array"}}]}, "tools[0].input_schema.type"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
-        ({"output_config": {"surprise": 1}}, "output_config.surprise"),
+        ({"output_config": {"format": {"type": "json_schema", "name": "x"}}}, "output_config.format"),
     ],
 )
 def test_what_is_wrong_is_named(quick_service: Service, fields: dict[str, Any], param: str) -> None:

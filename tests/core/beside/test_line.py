@@ -108,8 +108,10 @@ def test_who_closes_a_stream_or_goes_ends_the_work_there(tmp_path: Path) -> None
         async with aclosing(line.stream("count", encode("long"))) as parts:
             assert [decode(await anext(parts)) for _ in range(3)] == [0, 1, 2]
         await until(lambda: len(closed) == 1)
-        other = Line(path)
-        await other.open()
+        other, connections = Line(path), list[None]()
+        other.when_connected(lambda: connections.append(None))
+        await asyncio.gather(*(other.open() for _ in range(3)))
+        assert len(connections) == 1, "opened at once, and once"
         async with aclosing(other.stream("count", encode("long"))) as parts:
             await anext(parts)
             await other.aclose()

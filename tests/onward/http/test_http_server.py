@@ -156,6 +156,27 @@ def test_who_waits_speaks_tls_too(pair: dict[str, str]) -> None:
             assert json.load(answer)["components"] == {"start": "the log is away"}
 
 
+def test_who_waits_keeps_nobodys_body_and_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.network.threading_server._AT_ONCE", 2)
+    port = free_port("127.0.0.1")
+    with waiting_server(ApiSettings(port=port), "start", lambda: "the log is away"):
+        for length in ("-1", "many", str(1 << 50)):
+            for method in ("POST", "DELETE"):
+                with silent_connection(f":{port}") as client:
+                    client.sendall(f"{method} /v1/feedback HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{{".encode())
+                    if length.isdigit():
+                        client.shutdown(socket.SHUT_WR)
+                    assert b"503" in client.recv(1000).partition(b"\r\n")[0], (method, length)
+        with silent_connection(f":{port}"), silent_connection(f":{port}"), silent_connection(f":{port}") as third:
+            assert third.recv(1) == b""
+    monkeypatch.setattr("onward.http.metrics_server._STALLED_S", 0.05)
+    with (
+        waiting_server(ApiSettings(port=port), "start", lambda: "the log is away"),
+        silent_connection(f":{port}") as silent,
+    ):
+        assert silent.recv(1) == b""
+
+
 def test_without_tls_there_is_none() -> None:
     assert server_context(TlsSettings()) is None
 
@@ -213,6 +234,9 @@ def test_a_taken_port_is_refused_in_a_line_before_anything_is_opened(tmp_path: P
         second = {"ONWARD_API__PORT": str(port - 1), "ONWARD_PROCESSES__API": "2"}
         with pytest.raises(ConfigError, match=rf"^api\.port: cannot listen at 127.0.0.1:({port}|{port - 1}): "):
             run_service(tmp_path, second)
+    last = {"ONWARD_API__PORT": "65535", "ONWARD_PROCESSES__API": "2"}
+    with pytest.raises(ConfigError, match=r"^api\.port: 65535: 2 processes that answer need as many ports"):
+        run_service(tmp_path, last)
     with pytest.raises(ConfigError, match=r"^settings: processes\.api: 0: "):
         run_service(tmp_path, {"ONWARD_API__PORT": "0", "ONWARD_PROCESSES__API": "0"})
     assert not Layout.of(tmp_path).store.exists()

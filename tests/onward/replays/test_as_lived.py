@@ -134,6 +134,7 @@ def test_without_its_turns_nothing_is_proven(
     [
         (["--as-lived", "--seed", "3"], "--seed: not with --as-lived"),
         (["--as-lived", "--version", "99"], "--version 99: there is no such version"),
+        (["--as-lived", "--version", "-1"], "--version -1: want the number of a version, from 1"),
         (["--out", "x", "--version", "2"], "--version: only with --as-lived"),
         ([], "--out: name a directory"),
     ],

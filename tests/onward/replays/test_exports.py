@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, disable_progress_bars, load_dataset
@@ -30,7 +31,7 @@ from learner.versions.probe import probe_of_model
 from onward.cli import app
 from onward.replays.exports.choice import choice_of
 from onward.replays.exports.conversations import Conversations
-from onward.replays.exports.files import digest_of
+from onward.replays.exports.files import RowFile, digest_of
 from onward.replays.exports.groups import Answered, Prompts
 from onward.replays.exports.offline import export_form
 from onward.replays.exports.rows import Lesson
@@ -339,6 +340,19 @@ def test_times_choose_turns_and_not_what_was_said_of_them(tmp_path: Path) -> Non
     assert done.left_out == {}, "ids are of now, and so of another time than the turns"
     done = export_form(tmp_path / "service", tmp_path / "b.jsonl", "turns", choice_of(None, None, None), {})
     assert done.counts == {"turns": 3, "rows": 3, "left_out": {"turn_gone": 1}, "missing": 0}
+
+
+def test_a_spreadsheet_runs_nothing_of_what_was_said(tmp_path: Path) -> None:
+    formulas = [f"{sign}1+1" for sign in ("=", "+", "-", "@", "\t=", "\r=", "\n=", "\uff1d", "'=")]
+    said = [*formulas, "'", "", "1", "a=1", 'x,"y"\nz']
+    with RowFile(tmp_path / "a.csv", {"text": pa.string(), "reward": pa.float64()}) as file:
+        file.write({"text": text, "reward": -0.5} for text in said)
+        file.finish({})
+    with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as table:
+        rows = list(csv.DictReader(table))
+    assert all(row["text"].startswith("'") for row in rows[: len(formulas)])
+    assert [row["text"].removeprefix("'") for row in rows] == said
+    assert {row["reward"] for row in rows} == {"-0.5"}
 
 
 def test_where_a_file_comes_from_stands_beside_it_and_is_the_same_from_the_archive(

@@ -165,6 +165,7 @@ def test_a_directory_that_is_no_checkpoint_of_such_tokens_is_refused(
     [
         (["--version", "9"], "--version 9: there is none"),
         (["--version", "0"], "--version 0: want the number"),
+        (["--version", str(1 << 63)], f"--version {1 << 63}: want the number"),
         (["--version", "1", "--version", "1"], "version 1: named twice"),
         (["--holdout", "0"], "--holdout 0: want a share above 0"),
         (["--out", "{there}"], "it is there already"),
