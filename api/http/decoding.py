@@ -10,6 +10,7 @@ from core.errors import InvalidRequest
 T = TypeVar("T")
 
 _AT = " - at `$"
+_KIND = "Invalid value '"
 _NAMED = ("Object contains unknown field `", "Object missing required field `")
 
 
@@ -45,6 +46,8 @@ def _invalid(text: str) -> InvalidRequest:
             name = what[len(words) : -1]
             path = f"{path}.{name}" if path else name
             return InvalidRequest(f"{code} field: {path}", param=path, code=f"{code}_field")
+    if what.startswith(_KIND) and path.endswith(".type"):  # of a union, which a client may know more of
+        what += ", which this service does not know here: leave it out, or send what it says as text"
     return InvalidRequest(f"{path or 'the body'}: {what}", param=path or None, code="invalid_field")
 
 

@@ -22,6 +22,7 @@ ErrorShape = Callable[[int, dict[str, Any]], dict[str, Any]]
 """Makes the body of an error out of its HTTP status and `{"message", "type", "param", "code"}`."""
 SHAPE = "onward.error_shape"
 """The name of the shape in a request's scope, where it is not OpenAI's."""
+_MOST_SAID, _OF_ITS_END = 2000, 400  # characters of a message, which may quote what a client sent
 _STATUS_TYPES = {404: "not_found_error", 405: "invalid_request_error", 413: "invalid_request_error"}
 
 
@@ -94,4 +95,11 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def _said(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
-    return {"message": message, "type": kind, "param": param, "code": code}
+    return {"message": _bounded(message), "type": kind, "param": None if param is None else _bounded(param), "code": code}
+
+
+def _bounded(words: str) -> str:
+    """Return words whole, or their beginning and end: what is wrong stands in one of these, and where in the other."""
+    if len(words) <= _MOST_SAID:
+        return words
+    return f"{words[: _MOST_SAID - _OF_ITS_END]} ... {words[-_OF_ITS_END:]}"

@@ -200,6 +200,7 @@ async def _events(
         try:
             page = await read(services, lambda view: view.rewards.after(namespace, start, _PAGE))  # noqa: B023
         except StoreUnavailable:
+            await asyncio.sleep(_POLL_S)
             continue
         for sequence, reward in page:
             after = sequence

@@ -43,6 +43,7 @@ from core.unstored import NOT_STORED, without_words
 
 COMPLETE: frozenset[FinishReason] = frozenset(("stop", "length", "tool_calls"))
 _S_TO_MS = 1000.0
+_SEEDS = 1 << 63  # of a choice beyond the last one the first follows
 
 
 class TurnPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -219,7 +220,8 @@ class Turn:
         plan = self.plan
         sampling = plan.sampling
         if self.choice and sampling.seed is not None:  # the choices of one seed must differ
-            sampling = msgspec.structs.replace(sampling, seed=sampling.seed + self.choice)
+            seed = sampling.seed + self.choice
+            sampling = msgspec.structs.replace(sampling, seed=seed if seed < _SEEDS else seed - 2 * _SEEDS)
         return GenerateRequest(
             inference_id=self.inference_id,
             prompt_token_ids=plan.place.prompt_token_ids,

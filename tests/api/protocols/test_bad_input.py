@@ -165,6 +165,23 @@ def test_bad_headers_are_named(quick_service: Service, headers: dict[str, str], 
     refused(quick_service.chat("hi", headers=headers), 400, param)
 
 
+def test_an_error_quotes_no_more_than_can_be_read(quick_service: Service) -> None:
+    said = quick_service.chat("hi", model="m" * 100_000).json()["error"]
+    assert len(said["message"]) < 3000
+    field = "x" * 100_000
+    said = quick_service.http.post("/v1/feedback", json={field: 1}).json()["error"]
+    assert (said["code"], len(said["message"]) < 3000, len(said["param"]) < 3000) == ("unknown_field", True, True)
+
+
+def test_a_block_that_nobody_here_knows_is_refused_with_what_to_do(quick_service: Service) -> None:
+    blocks = [{"type": "server_tool_use", "id": "t", "name": "web_search", "input": {}}]
+    body = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "assistant", "content": blocks}]}
+    said = quick_service.http.post("/v1/messages", json=body).json()["error"]["message"]
+    assert "messages[0].content[0].type" in said
+    assert "server_tool_use" in said
+    assert "leave it out, or send what it says as text" in said
+
+
 def test_header_and_body_must_agree(quick_service: Service) -> None:
     refused(quick_service.chat("hi", session_id="a", headers={"X-Session-Id": "b"}), 400, "session_id")
     assert quick_service.chat("hi", session_id="a", headers={"X-Session-Id": "a"}).status_code == 200

@@ -228,6 +228,11 @@ def test_stop_strings_cut_the_text_and_not_the_tokens(service: Service, stream: 
     assert service.policy.closed.wait(WAIT_S)
 
 
+def test_choices_of_the_last_seed_go_on_with_the_first(service: Service) -> None:
+    service.client().chat.completions.create(model=MODEL, messages=[user("x")], n=3, seed=2**63 - 1)
+    assert {request.sampling.seed for request in service.policy.requests} == {2**63 - 1, -(2**63), 1 - 2**63}
+
+
 def test_several_choices_share_a_group_and_differ_in_seed(service: Service) -> None:
     service.policy.scripts += [says("a"), says("b"), says("c")]
     answer = service.client().chat.completions.create(model=MODEL, messages=[user("x")], n=3, seed=5)
