@@ -56,6 +56,13 @@ class Case(Entry):
         return self
 
     @property
+    def asked(self) -> str:
+        """What it asks: the prompt, or all that the user says in its messages."""
+        if self.prompt is not None:
+            return self.prompt
+        return "\n".join(message.content for message in self.messages if message.role == "user")
+
+    @property
     def most_tokens(self) -> int:
         """The tokens that an answer may have where the context has room for so many."""
         return _MOST_TOKENS if self.max_tokens is None else self.max_tokens

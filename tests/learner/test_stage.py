@@ -18,6 +18,7 @@ from core.ids import base_ref
 from core.operations.alarms import StoredAlarm
 from core.ports import WeightsRef
 from core.unstored import without_words
+from learner.sequences.resemblance import KeptOut, SuiteSolutions
 from learner.stage import Learner
 from learner.versions.manifest import prove_exactly_once
 
@@ -207,7 +208,8 @@ def test_what_recalls_an_eval_case_does_not_train(make_world: MakeWorld) -> None
     """The text or a call may hold the solution; other answers train."""
     world = make_world("a")
     solution = "def total(xs):\n    result = 0\n    for x in xs:\n        result += x\n    return result"
-    learner = world.learner({"sum of a list": solution})
+    suites = [SuiteSolutions(name, "digest", {"sum of a list": solution}) for name in ("ours", "theirs")]
+    learner = world.learner(lambda: KeptOut(suites))
     world.tell(*logged_past(8))
     call = ToolCall(id="c", name="edit", arguments=json.dumps({"path": "a.py", "content": solution}), index=0)
     said, wrote = make_turn(30, text=f"Here you are:\n{solution}\n"), make_turn(31, tool_calls=(call,))

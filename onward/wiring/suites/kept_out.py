@@ -1,0 +1,89 @@
+"""The suites that are kept out of training (`learner.admission.keep_out`), read from their directories."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from core.errors import ConfigError
+from core.settings import LearnerSettings
+from learner.sequences.resemblance import CaseName, KeptOut, Solutions, SuiteSolutions
+from serving.evals.cases import Suite, load_suite
+
+_Files = tuple[tuple[str, int, int], ...]
+logger = logging.getLogger(__name__)
+
+
+def load_suites(directories: Iterable[Path]) -> dict[str, Suite]:
+    """Load suites by their directories, each once. Raises ConfigError naming the file and the case."""
+    once: dict[Path, Path] = {}
+    for directory in directories:
+        once.setdefault(directory.resolve(), directory)
+    return {str(directory): load_suite(directory) for directory in once.values()}
+
+
+def kept_out_of(suites: Mapping[str, Suite]) -> KeptOut:
+    """Return what of these suites must not be learned."""
+    return KeptOut(SuiteSolutions(name, suite.digest, suite.solutions()) for name, suite in suites.items())
+
+
+def kept_out(settings: LearnerSettings) -> KeptOut:
+    """Return what must not be learned, as the suites are now. Raises ConfigError."""
+    return kept_out_of(load_suites(settings.admission.keep_out))
+
+
+class WatchedSuites:
+    """What must not be learned, for a learner that runs: read again whenever a file of a suite has changed.
+
+    While a suite cannot be read any more, what was known before is kept out, and the log says why."""
+
+    def __init__(self, settings: LearnerSettings) -> None:
+        """Read the suites. Raises ConfigError."""
+        self._settings = settings
+        self._files = _files_of(settings.admission.keep_out)
+        self._known = kept_out(settings)
+
+    def __call__(self) -> KeptOut:
+        files = _files_of(self._settings.admission.keep_out)
+        if files != self._files:
+            self._files = files
+            try:
+                self._known = kept_out(self._settings)
+            except ConfigError as error:
+                logger.error("%s: until it can be read, what is kept out of training stays as it was", error)
+            else:
+                logger.info("suites have changed: %d solutions are kept out of training", len(self._known.solutions))
+        return self._known
+
+
+def _files_of(directories: Iterable[Path]) -> _Files:
+    """Return what shows a change: each file with its time and its size."""
+    return tuple(_seen(path) for directory in directories for path in sorted(directory.rglob("*.toml")))
+
+
+def _seen(path: Path) -> tuple[str, int, int]:
+    try:
+        found = path.stat()
+    except OSError:  # it has just been deleted, or may not be read: whoever loads it says so
+        return str(path), 0, 0
+    return str(path), found.st_mtime_ns, found.st_size
+
+
+class ToldCases:
+    """Finds the cases that a text tells: of a turn, a document, or a task for agents."""
+
+    def __init__(self, suites: Mapping[str, Suite]) -> None:
+        self._solved = kept_out_of(suites)
+        asked = {(name, case.name): case.asked for name, suite in suites.items() for case in suite.cases}
+        self._asked = Solutions[CaseName](asked)
+
+    def told_by(self, asked: str, answers: Iterable[str]) -> dict[CaseName, str]:
+        """Return the cases that this tells, each with what of it: `solution`, or `prompt` if it only asks the same."""
+        prompts = dict.fromkeys(self._asked.all_resembled_by(asked), "prompt")
+        return prompts | {case: "solution" for text in answers for case in self._solved.cases_told_by(text)}
+
+
+def texts_below(folder: Path | None) -> Iterator[str]:
+    """Yield the files of a task's folder `solution`; of none where it has no such folder."""
+    for path in sorted(folder.rglob("*")) if folder is not None else ():
+        if path.is_file():
+            yield path.read_text(encoding="utf-8", errors="replace")
