@@ -19,6 +19,7 @@ from core.stages.sources import OwnRecords
 from core.stages.stage import Stage
 from learner import skipped
 from learner.batches.backlog import Backlog, Bounds, refusal
+from learner.batches.kept_out import SuiteAdmission
 from learner.batches.mixture import Mixture
 from learner.checkpointing import Checkpointing
 from learner.directory_lock import DirectoryLock
@@ -69,7 +70,7 @@ class Learner(Stage):
 
         `ranks`: the processes that follow this one."""
         super().__init__()
-        self._suites, self._kept_out = kept_out, kept_out()
+        self._eval_suites = SuiteAdmission(kept_out)
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
         self._masks = masks_of(model)
@@ -184,7 +185,7 @@ class Learner(Stage):
     def _due_batch(self) -> list[ScoredTurn]:
         """Return a batch; [] when none is due, or while the store still lacks the turns."""
         while self._backlog.is_ready(self._settings.batch, self._clock.now()):
-            self._kept_out = self._suites()
+            self._eval_suites.look_again()
             chosen = self._backlog.choose(self._settings.batch, self._clock.now())
             found: dict[InferenceId, Completion] = {}
             take_all(chosen, partial(self._find, found), self._set_aside, self._record_attempts)
@@ -223,9 +224,7 @@ class Learner(Stage):
     def _leave_out(self, reward: Reward, turn: Completion) -> None:
         """Remove the turn unless it may train. Raises what a batch with it would make an update raise."""
         is_void = reward.void and reward.inference_id not in self._backlog.applied  # else what it taught is taken back
-        why = "void" if is_void else refusal(turn, reward, self._bounds)
-        if why is None and self._kept_out.cases_recalled_in(turn):
-            why = "eval_solution"
+        why = "void" if is_void else refusal(turn, reward, self._bounds) or self._eval_suites.refusal(turn)
         if why is None:
             try_to_pack(self._backlog.scored(reward, turn), self._masks)
         else:
@@ -275,6 +274,7 @@ class Learner(Stage):
             released=tuple(self._lineage.released),
             held_to=self._lineage.anchor,
             afresh=self._afresh,
+            kept_out=self._eval_suites.take(),
         )
         self._drops, self._afresh = {}, False
         self._lineage.extend(version)

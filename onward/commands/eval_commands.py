@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from core.errors import ConfigError
 from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Key, Set, To, overrides_of
 
 evals = App(name="evals", help="Ask versions suites of cases, and compare two versions by them.")
@@ -39,6 +40,35 @@ def run_evals(
     live = None if live_url is None and live_model is None else (live_url or url, live_model or model)
     limits = (budget_s, concurrency, allow_commands)
     sys.exit(0 if run(suite, (url, model), live, limits, margin, key, as_json=json_) else 1)
+
+
+@evals.command(name="check")
+def check_evals(
+    *suites: Annotated[Path, Parameter(help="A directory of case files (*.toml).")],
+    sessions: Annotated[Path | None, Parameter(help="The service's directory whose logged turns are compared.")] = None,
+    corpus: Annotated[
+        list[Path] | None, Parameter(negative="", help="Documents of `onward midtrain`; may be repeated.")
+    ] = None,
+    tasks: Annotated[
+        list[Path] | None, Parameter(negative="", help="A folder of tasks for rollouts; may be repeated.")
+    ] = None,
+    from_: From = None,
+    to: To = None,
+    json_: Annotated[bool, Parameter(name="--json", negative="", help="All that was found, as JSON.")] = False,
+    set_: Set = None,
+) -> None:
+    """Find the turns, documents and tasks that resemble a case's solution, or ask the same as a case.
+
+    Of a turn it says which version trained on it first. With --sessions the tasks of that service's own rollouts are
+    looked at, too. Exit code 1 when anything was found."""
+    from onward.commands.output import console, show_json
+    from onward.replays.suites.contamination import Sources, check_suites, show
+
+    if not suites:
+        raise ConfigError("onward evals check SUITE: name one or more")
+    found = check_suites(suites, Sources(sessions, corpus or (), tasks or (), from_, to, overrides_of(set_)))
+    show_json(found.report()) if json_ else show(found, console())
+    sys.exit(1 if found.places else 0)
 
 
 def ope(

@@ -9,10 +9,11 @@ group = "python"            # what is looked at by itself, so that nothing is fo
 solution = "def total(xs): return sum(xs)"             # kept out of training, with what resembles it
 """
 
+import json
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -82,7 +83,7 @@ class _File(Entry):
 class Suite:
     cases: tuple[Case, ...]
     directories: Mapping[str, Path]  # of the file that has the case, by its name
-    digest: str  # of the files' names and contents
+    digest: str  # of what the cases say
 
     def solutions(self) -> dict[str, str]:
         return {case.name: case.solution for case in self.cases if case.solution is not None}
@@ -93,16 +94,24 @@ def load_suite(directory: Path) -> Suite:
     paths = sorted(directory.rglob("*.toml"))
     if not paths:
         raise ConfigError(f"{directory}: no case files (*.toml)")
-    digest, found = blake3(), []
-    for path in paths:
-        content = _read(path)
-        digest.update(f"{path.relative_to(directory)}\0{len(content)}\0".encode() + content)
-        found += [(case, path) for case in _cases(path, content)]
+    found = [(case, path) for path in paths for case in _cases(path, _read(path))]
     counts = Counter(case.name for case, _ in found)
     for case, path in found:
         if counts[case.name] > 1:
             raise ConfigError(f"{path}: case {case.name!r}: name: {counts[case.name]} cases have it")
-    return Suite(tuple(case for case, _ in found), {case.name: path.parent for case, path in found}, digest.hexdigest())
+    cases = tuple(case for case, _ in found)
+    return Suite(cases, {case.name: path.parent for case, path in found}, digest_of(cases))
+
+
+def digest_of(cases: Iterable[Case]) -> str:
+    """Return the digest of what the cases say, however they are spread over files and in whichever order.
+
+    What a case leaves open is not in it: a field that a later build adds changes nothing."""
+    digest = blake3()
+    for case in sorted(cases, key=lambda case: case.name):
+        said = case.model_dump(mode="json", exclude_defaults=True)
+        digest.update(json.dumps(said, sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def _read(path: Path) -> bytes:
