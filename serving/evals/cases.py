@@ -14,7 +14,8 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,8 @@ from core.errors import ConfigError, OnwardError
 from core.temperature import Temperature
 from serving.evals.checkers import Checker, Entry
 
+DRAFTS = "drafts"
+"""The folder of a suite that holds its drafts."""
 _MOST_TOKENS = 512  # of an answer whose case says nothing of it
 
 
@@ -35,6 +38,43 @@ class CannotRun(OnwardError):
 class Message(Entry):
     role: Literal["system", "user", "assistant"]
     content: str
+
+
+class Origin(Entry):
+    """The turn that a case was mined from, and what became of its answer."""
+
+    session: str
+    turn: str
+    versions: tuple[str, ...]  # that answered
+    received_at: datetime
+    reward: float
+    reward_spec: str
+    outcomes: tuple[str, ...] = ()
+    edited: bool  # the solution is what the user made of the answer
+
+
+class Reuse(Entry):
+    """Who let a session be used, by which key, and what it may be used for: to evaluate, and for nothing else."""
+
+    namespace: str
+    user: str | None = None  # its keyed hash; None: the request named nobody
+    key: str | None = None  # None: there was no key
+    only_for: Literal["evaluation"] = "evaluation"
+
+
+class Draft(Entry):
+    """A case that a person has yet to accept, drafted from a session. `why`: it was rejected."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    messages: tuple[Message, ...] = Field(min_length=1)
+    solution: str = Field(min_length=1)
+    source: Origin
+    reuse: Reuse
+    why: str | None = None
+
+    @property
+    def asked(self) -> str:
+        return _asked(self.messages)
 
 
 class Case(Entry):
@@ -49,6 +89,9 @@ class Case(Entry):
     weight: float = Field(default=1.0, gt=0, lt=math.inf)
     group: str = Field(default="all", min_length=1)
     solution: str | None = Field(default=None, min_length=1)
+    source: Origin | None = None
+    """Of a case that was mined from a session; with `reuse`."""
+    reuse: Reuse | None = None
 
     @model_validator(mode="after")
     def _asks_once(self) -> "Case":
@@ -59,9 +102,7 @@ class Case(Entry):
     @property
     def asked(self) -> str:
         """What it asks: the prompt, or all that the user says in its messages."""
-        if self.prompt is not None:
-            return self.prompt
-        return "\n".join(message.content for message in self.messages if message.role == "user")
+        return _asked(self.messages) if self.prompt is None else self.prompt
 
     @property
     def most_tokens(self) -> int:
@@ -75,32 +116,73 @@ class Case(Entry):
         return [message.model_dump() for message in self.messages]
 
 
+def _asked(messages: Iterable[Message]) -> str:
+    return "\n".join(message.content for message in messages if message.role == "user")
+
+
 class _File(Entry):
     case: tuple[Case, ...]
 
 
+class _DraftFile(Entry):
+    draft: Draft
+
+
 @dataclass(frozen=True)
 class Suite:
+    """`drafts` are by the file that each is in; nobody is asked them."""
+
     cases: tuple[Case, ...]
     directories: Mapping[str, Path]  # of the file that has the case, by its name
     digest: str  # of what the cases say
+    drafts: Mapping[Path, Draft] = field(default_factory=dict)
 
     def solutions(self) -> dict[str, str]:
         return {case.name: case.solution for case in self.cases if case.solution is not None}
 
+    def kept_out(self) -> dict[str, str]:
+        """Return the solutions of cases and of drafts, which are named as their files below the suite."""
+        return self.solutions() | {f"{DRAFTS}/{draft.name}": draft.solution for draft in self.drafts.values()}
+
 
 def load_suite(directory: Path) -> Suite:
-    """Load a suite. Raises ConfigError naming the file, the case and the field."""
+    """Load a suite to ask its cases. Raises ConfigError naming the file, the case and the field."""
+    suite = read_suite(directory)
+    if not suite.cases:
+        waiting = f", and {len(suite.drafts)} drafts: `onward suite review {directory}`" if suite.drafts else ""
+        raise ConfigError(f"{directory}: no case files (*.toml){waiting}")
+    return suite
+
+
+def read_suite(directory: Path) -> Suite:
+    """Read a suite, which may have nothing but drafts. Raises ConfigError as `load_suite` does."""
     paths = sorted(directory.rglob("*.toml"))
     if not paths:
         raise ConfigError(f"{directory}: no case files (*.toml)")
+    drafts = directory / DRAFTS
+    paths = [path for path in paths if not path.is_relative_to(drafts)]
     found = [(case, path) for path in paths for case in _cases(path, _read(path))]
     counts = Counter(case.name for case, _ in found)
     for case, path in found:
         if counts[case.name] > 1:
             raise ConfigError(f"{path}: case {case.name!r}: name: {counts[case.name]} cases have it")
     cases = tuple(case for case, _ in found)
-    return Suite(cases, {case.name: path.parent for case, path in found}, digest_of(cases))
+    return Suite(cases, {case.name: path.parent for case, path in found}, digest_of(cases), read_drafts(drafts))
+
+
+def read_drafts(folder: Path) -> dict[Path, Draft]:
+    """Return the drafts of a folder by their files; none if it is not there. Raises ConfigError naming the file."""
+    return {path: _draft(path, _read(path)) for path in sorted(folder.glob("*.toml"))}
+
+
+def _draft(path: Path, content: bytes) -> Draft:
+    try:
+        return _DraftFile.model_validate(tomllib.loads(content.decode())).draft
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except ValidationError as error:
+        mistakes = [f"{'.'.join(map(str, each['loc']))}: {_said(each['msg'])}" for each in error.errors()]
+        raise ConfigError(f"{path}: no draft of a case: " + "; ".join(mistakes)) from error
 
 
 def digest_of(cases: Iterable[Case]) -> str:

@@ -7,23 +7,23 @@ from pathlib import Path
 from core.errors import ConfigError
 from core.settings import LearnerSettings
 from learner.sequences.resemblance import CaseName, KeptOut, Solutions, SuiteSolutions
-from serving.evals.cases import Suite, load_suite
+from serving.evals.cases import Suite, read_suite
 
 _Files = tuple[tuple[str, int, int], ...]
 logger = logging.getLogger(__name__)
 
 
 def load_suites(directories: Iterable[Path]) -> dict[str, Suite]:
-    """Load suites by their directories, each once. Raises ConfigError naming the file and the case."""
+    """Load suites by their directories, each once; one may have drafts alone. Raises ConfigError naming the file."""
     once: dict[Path, Path] = {}
     for directory in directories:
         once.setdefault(directory.resolve(), directory)
-    return {str(directory): load_suite(directory) for directory in once.values()}
+    return {str(directory): read_suite(directory) for directory in once.values()}
 
 
 def kept_out_of(suites: Mapping[str, Suite]) -> KeptOut:
     """Return what of these suites must not be learned."""
-    return KeptOut(SuiteSolutions(name, suite.digest, suite.solutions()) for name, suite in suites.items())
+    return KeptOut(SuiteSolutions(name, suite.digest, suite.kept_out()) for name, suite in suites.items())
 
 
 def kept_out(settings: LearnerSettings) -> KeptOut:

@@ -1,4 +1,4 @@
-"""What of a past, of documents and of tasks tells a case, and which version learned it."""
+"""Cases out of a directory's own sessions: what is drafted and what never is, and what of a past tells a case."""
 
 import json
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from learner.sequences.scored import TurnRecord
 from learner.versions import manifest
 from onward.cli import app
 from onward.wiring.foundation import open_foundation
+from serving.evals.cases import Draft, load_suite, read_suite
 from serving.rendering import load_renderer
 
 DOUBLE = """def double(numbers):
@@ -120,6 +121,67 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     return code, json.loads(said) if said.startswith(("{", "[")) else said
 
 
+def mined(world: World, suite: Path, capsys: pytest.CaptureFixture[str], *options: str) -> Any:
+    return ran(capsys, "suite", "mine", str(world.directory), "--out", str(suite), *options)[1]
+
+
+LEFT_OUT = {
+    "below_least_reward": 1,
+    "calls_tools": 1,
+    "like_a_draft": 1,
+    "no_consent": 1,
+    "not_stored": 1,
+    "simulated": 1,
+    "unrewarded": 1,
+}
+
+
+def test_what_users_kept_is_drafted_and_nothing_that_may_not_be_used(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = tmp_path / "suite"
+    found = mined(world, suite, capsys)
+    assert (found["sessions"], found["left_out"]) == (9, LEFT_OUT)
+    drafts = {draft.source.turn: draft for draft in read_suite(suite).drafts.values()}
+    assert drafts.keys() == {world.good.inference_id, world.edited.inference_id}
+    good, edited = drafts[world.good.inference_id], drafts[world.edited.inference_id]
+    assert (good.asked, good.solution, good.source.edited) == ("Write a function that doubles.", DOUBLE, False)
+    assert (edited.solution, edited.source.edited, edited.source.reward) == (KEPT, True, 0.5)
+    assert (good.source.outcomes, good.source.versions) == (("accepted: True",), ("1",)), "without the user's words"
+    told = {"namespace": "default", "user": "u1", "key": "plugin", "only_for": "evaluation"}
+    assert good.reuse.model_dump() == told
+    assert good.source.session == world.good.session_id
+    assert "secret" not in "".join(path.read_text() for path in suite.rglob("*.toml"))
+    assert [path.name for path in suite.iterdir()] == ["drafts"], "nothing of the work is left"
+    own = f"learner.admission.keep_out={suite.parent / '.' / suite.name}"
+    again = mined(world, suite, capsys, "--set", own)
+    assert (again["drafts"], again["left_out"]) == ([], LEFT_OUT | {"like_a_draft": 3})
+    assert (found["kept_out"], again["kept_out"]) == (False, True)
+
+
+def test_a_person_decides_and_what_was_decided_is_not_drafted_again(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite, checker = tmp_path / "suite", '{ kind = "contains", all = ["number * 2"] }'
+    mined(world, suite, capsys)
+    listed = ran(capsys, "suite", "review", str(suite), "--json")[1]
+    names = {each["solution"]: each["name"] for each in listed}
+    shown = ran(capsys, "suite", "review", str(suite))[1]
+    assert names[DOUBLE] in shown
+    assert "accepted: True" in shown
+    assert ran(capsys, "suite", "accept", str(suite), names[DOUBLE], "--checker", checker)[0] == 0
+    assert ran(capsys, "suite", "reject", str(suite), names[KEPT], "--why", "too easy")[0] == 0
+    (case,) = load_suite(suite).cases
+    assert (case.solution, case.name) == (DOUBLE, names[DOUBLE])
+    again = mined(world, suite, capsys)
+    others = {why: count for why, count in LEFT_OUT.items() if why != "like_a_draft"}
+    assert (again["drafts"], again["left_out"]) == ([], others | {"like_a_case": 2, "like_a_rejected_one": 1})
+    few = mined(world, tmp_path / "few", capsys, "--most", "1", "--least-reward", "0.75")
+    assert (len(few["drafts"]), few["left_out"]["below_least_reward"]) == (1, 2)
+    with pytest.raises(ConfigError, match="--most 0: want 1 or more"):
+        mined(world, tmp_path / "none", capsys, "--most", "0")
+
+
 def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,3 +243,13 @@ def learned(turn: Completion) -> manifest.Manifest:
         ages_s=(1.0,),
         applied={},
     )
+
+
+def test_drafts_are_as_good_as_the_page_says(tmp_path: Path) -> None:
+    """The draft that docs/evals.md shows is one."""
+    text = (Path(__file__).parents[3] / "docs" / "evals.md").read_text()
+    (tmp_path / "drafts").mkdir()
+    shown = next(part.partition("```")[0] for part in text.split("```toml\n") if part.startswith("[draft]"))
+    (tmp_path / "drafts" / "one.toml").write_text(shown)
+    (draft,) = read_suite(tmp_path).drafts.values()
+    assert isinstance(draft, Draft)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logged_world import START
 from rollouts_world import task
 
 from core.errors import ConfigError
@@ -15,6 +16,8 @@ from environments.rollouts.plan import Plan, TaskSet
 from environments.rollouts.workshop import Source, Workshop
 from onward.wiring import rollouts
 from onward.wiring.suites.kept_out import WatchedSuites
+from serving.evals.cases import Draft, Message, Origin, Reuse
+from serving.evals.drafts import put_draft
 
 SOLUTION = "def total(xs):\n    result = 0\n    for x in xs:\n        result += x\n    return result"
 ASKS = "Write a Python function that sums what a list holds."
@@ -26,6 +29,12 @@ def suite(directory: Path, **solutions: str) -> Path:
         case = f'[[case]]\nname = "{name}"\nprompt = "{ASKS}"\nsolution = """\n{solution}"""\n'
         (directory / f"{name}.toml").write_text(case + 'checker = { kind = "contains", all = ["def"] }\n')
     return directory
+
+
+def draft() -> Draft:
+    source = Origin(session="s", turn="t", versions=(), received_at=START, reward=1.0, reward_spec="r", edited=False)
+    asked = (Message(role="user", content=ASKS),)
+    return Draft(name="mined-1", messages=asked, solution="print(1)", source=source, reuse=Reuse(namespace="acme"))
 
 
 def settings_of(*suites: Path) -> Settings:
@@ -55,6 +64,10 @@ def test_what_is_kept_out_follows_the_files_and_survives_a_broken_one(
     assert len(caplog.records) == 1, "said once"
     os.unlink(broken)
     assert sorted(watched().suites[1].solutions) == ["other"]
+    put_draft(second, draft())
+    assert sorted(watched().suites[1].solutions) == ["drafts/mined-1", "other"]
+    os.unlink(second / "other.toml")
+    assert list(watched().suites[1].solutions) == ["drafts/mined-1"], "a suite of drafts alone is kept out, too"
     with pytest.raises(ConfigError, match="nowhere: no case files"):
         WatchedSuites(settings_of(tmp_path / "nowhere").learner)
 
