@@ -31,7 +31,7 @@ export class Chart {
     for (const name of names) if (!this.colours.has(name)) this.colours.set(name, this.colours.size % COLOURS);
     const shaded = names.filter(name => bands[name]), dotted = names.filter(name => dots[name]);
     this.data = [xs, ...Object.values(lines), ...shaded.flatMap(name => bands[name]), ...dotted.map(name => dots[name])];
-    if (!xs.length) return this.empty();
+    if (!names.some(name => lines[name].some(value => value !== null))) return this.empty();
     const look = JSON.stringify([names, shaded, dotted]);
     if (!this.plot || look !== this.look) {
       Object.assign(this, { look, shaded, dotted });

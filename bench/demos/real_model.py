@@ -126,7 +126,7 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
     yield Row("lower end of the gain's 95 % interval, the least", low, "share", of_all, low, 0.0, low > 0, made)
     lost = sum(each["failed_requests"] + each["lost_turns"] + each["lost_outcomes"] for each in runs)
     yield Row("failed or lost, of all seeds", lost, "records", None, lost, 0, lost == 0, made)
-    yield within("feedback to served, p50", over("served_p50_s"), "s", 45.0)
+    yield within("feedback to served, p50", over("served_p50_s"), "s", 25.0)
     yield within("feedback to served, p99", over("served_p99_s"), "s", 90.0)
     yield Row("an update", over("update_s"), "s", commit=made)
     yield within("publishing, of the learner's time", over("publishing_share"), "share", 0.05)

@@ -123,6 +123,12 @@ def write(found: Found, before: Found | None, against: str | None) -> None:
     write_page()
 
 
+def compile_step(tree: Path) -> None:
+    """Compile the engine's step, as `make install` does: a tree that lacks it would be measured as a slower one."""
+    if (tree / "serving" / "engines" / "local" / "native").exists():
+        in_tree([sys.executable, "-c", COMPILE], tree)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--against", metavar="COMMIT", help="measure this commit, too, in turns")
@@ -132,10 +138,10 @@ def main() -> None:
     if unknown := set(options.names) - set(MEASURES):
         parser.error(f"{', '.join(sorted(unknown))}: there is {', '.join(MEASURES)}")
     names = options.names or MEASURES
+    compile_step(ROOT)
     if options.against:
         with checked_out(options.against) as tree:
-            if (tree / "serving" / "engines" / "local" / "native").exists():
-                in_tree([sys.executable, "-c", COMPILE], tree)
+            compile_step(tree)
             found, before = measured([ROOT, tree], names, options.rounds)
     else:
         (found,), before = measured([ROOT], names, options.rounds), None

@@ -29,7 +29,7 @@ class EvalSettings(Section):
     concurrency: int = Field(default=8, ge=1)
     """Cases under way at once, of both versions together."""
     allow_commands: bool = False
-    """Whether checkers may run commands, on the release controller's machine."""
+    """Whether checkers may run commands, and versions work on tasks in sandboxes, where the release controller runs."""
 
 
 class CanarySettings(Section):

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from environments.harness.context import Context
 from environments.harness.execution import Executed, Group, execute
 from environments.harness.harness import Budget, CallRecord, Ending, Endpoint, UsedUp, Work
 from environments.harness.meter import Meter
-from environments.harness.model import Answer, ContextFull, Message, Model
+from environments.harness.model import Answer, ContextFull, Conversation, Converse, Message, Model
 from environments.harness.tools.offered import ToolSet, tools_of
 from environments.harness.tools.tool import Bench, Commands
 from environments.sandboxes.sandbox import Sandbox
@@ -34,6 +35,7 @@ class Settings:
     output_characters: int = 8000  # of one call's result
     at_limit: Literal["summarise", "truncate", "stop"] = "summarise"  # of the context
     temperature: float = 1.0
+    seed: int | None = None  # of what is sampled, where the service can repeat itself
     workload: str = "agent"
     tool_set: ToolSet = "usual"  # `lines`, for a small model, comes without words on how to work
     tools: tuple[str, ...] | None = None  # of the set; None: all
@@ -43,27 +45,33 @@ class Settings:
     patience_seconds: float = 60.0  # for a service that stays away
 
 
+FOR_LINES: Final = Settings(72, tool_set="lines", at_limit="stop")
+"""For a small model that was trained on the tools of a line editor, in a context of 512 tokens."""
+
+
 class Agent:
     """The harness. One object serves any number of episodes at once."""
 
     name = "onward-agent"
     folders: Mapping[str, Path] = MappingProxyType({})
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        """Raise ValueError for a tool that there is not."""
+    def __init__(self, settings: Settings | None = None, converse: Converse | None = None) -> None:
+        """Ask the model as `converse` does, else at the endpoint of each task. Raise ValueError for an unknown tool."""
         self.settings = settings = settings or Settings()
         self.tools = {tool.name: tool for tool in tools_of(settings.tools, settings.tool_set)}
         self.offered = [tool.as_offered(is_strict=settings.must_call) for tool in self.tools.values()]
         one_call: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
+        drawn = {} if settings.seed is None else {"seed": settings.seed}
+        self.fields: dict[str, Any] = {"temperature": settings.temperature, **drawn}
         self.choice = one_call if settings.must_call else {}
+        self._converse = converse
         seen = (prompts.ALL, self.offered, settings.output_characters, settings.at_limit)
         self.version = f"1-{hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:8]}"
 
     async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> Work:
         """Work on the task in one session (see `Harness`)."""
         headers = asker_headers(self, task, endpoint, self.settings.workload)
-        async with aiohttp.ClientSession() as http:
-            model = Model(endpoint, http, headers, self.settings.patience_seconds)
+        async with self._conversation(endpoint, headers) as model:
             meter = Meter(budget)
             bench = Bench(sandbox, task.spec.workdir, self.settings.commands, lambda: meter.seconds_left)
             episode = _Episode(self, task, model, meter, bench)
@@ -81,11 +89,19 @@ class Agent:
             critical_path_seconds=meter.critical_path_seconds,
         )
 
+    @asynccontextmanager
+    async def _conversation(self, endpoint: Endpoint, headers: dict[str, str]) -> AsyncIterator[Conversation]:
+        if self._converse is not None:
+            yield self._converse()
+            return
+        async with aiohttp.ClientSession() as http:
+            yield Model(endpoint, http, headers, self.settings.patience_seconds)
+
 
 class _Episode:
     """One task's work, as far as it has come."""
 
-    def __init__(self, agent: Agent, task: Task, model: Model, meter: Meter, bench: Bench) -> None:
+    def __init__(self, agent: Agent, task: Task, model: Conversation, meter: Meter, bench: Bench) -> None:
         self._agent, self._task, self._model, self._meter, self._bench = agent, task, model, meter, bench
         self._settings = agent.settings
         self._context = Context(self._opening(), agent.offered)
@@ -117,7 +133,7 @@ class _Episode:
             self._context.messages,
             tools=self._agent.offered,
             max_tokens=most,
-            temperature=self._settings.temperature,
+            **self._agent.fields,
             **self._agent.choice,
         )
         self._note(answer)
@@ -184,7 +200,7 @@ class _Episode:
             tools=self._agent.offered,
             tool_choice="none",
             max_tokens=self._settings.summary_tokens,
-            temperature=self._settings.temperature,
+            **self._agent.fields,
         )
         self._note(answer)
         self.summaries += 1

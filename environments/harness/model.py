@@ -4,9 +4,9 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 import msgspec
@@ -54,6 +54,20 @@ class Answer:
     prompt_tokens: int
     output_tokens: int
     seconds: float
+
+
+class Conversation(Protocol):
+    """The model as one session of one harness asks it: over HTTP, or as whoever has it in reach asks it."""
+
+    async def answer(self, messages: Sequence[Message], headers: dict[str, str] | None = None, **fields: Any) -> Answer:
+        """Ask for the next turn; `fields` are further ones of the request, `headers` of a request by HTTP.
+
+        Raises ContextFull; InfrastructureFailure where there is no answer."""
+        ...
+
+
+Converse = Callable[[], Conversation]
+"""Begins a conversation with the model."""
 
 
 class Model:

@@ -4,12 +4,12 @@ It is described by plain values, so that every node of a cluster can make its ow
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from environments.errors import TaskError
-from environments.harness.agent import Agent
+from environments.harness.agent import FOR_LINES, Agent
 from environments.harness.agent import Settings as AgentSettings
 from environments.harness.harness import Harness
 from environments.harness.others.guest import Guest
@@ -105,7 +105,7 @@ def harness_of(workshop: Workshop) -> Harness:
         case "onward":
             return Agent(AgentSettings(workload=workshop.workload))
         case "onward-lines":
-            return Agent(AgentSettings(72, tool_set="lines", at_limit="stop", workload=workshop.workload))
+            return Agent(replace(FOR_LINES, workload=workshop.workload))
         case "oracle":
             return Oracle()
         case "mini-swe-agent":

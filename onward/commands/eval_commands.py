@@ -9,7 +9,19 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from core.errors import ConfigError
-from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Key, Set, To, overrides_of
+from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Key, Set, To, images_of, overrides_of
+
+ALLOW = "Let checkers run commands on this machine, and versions work on tasks in sandboxes."
+IMAGES = Path("build/environments")
+"""As `python -m environments.tasks check` has it."""
+Base = Annotated[
+    list[str] | None,
+    Parameter(
+        negative="",
+        help="IMAGE=machine or IMAGE=FOLDER: what stands for a task's image that no engine can pull; may be repeated.",
+    ),
+]
+Images = Annotated[Path, Parameter(help="The folder that keeps prepared images of tasks.")]
 
 evals = App(name="evals", help="Ask versions suites of cases, and compare two versions by them.")
 
@@ -27,7 +39,9 @@ def run_evals(
     margin: Annotated[float, Parameter(help="The share of all cases by which it may be worse and pass.")] = 0.05,
     concurrency: Annotated[int, Parameter(help="The number of requests at a time.")] = 8,
     budget_s: Annotated[float, Parameter(help="The time for the whole suite; later cases do not run.")] = 600.0,
-    allow_commands: Annotated[bool, Parameter(negative="", help="Let checkers run commands on this machine.")] = False,
+    allow_commands: Annotated[bool, Parameter(negative="", help=ALLOW)] = False,
+    base: Base = None,
+    images: Images = IMAGES,
     key: Key = None,
     json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
 ) -> None:
@@ -39,7 +53,9 @@ def run_evals(
 
     live = None if live_url is None and live_model is None else (live_url or url, live_model or model)
     limits = (budget_s, concurrency, allow_commands)
-    sys.exit(0 if run(suite, (url, model), live, limits, margin, key, as_json=json_) else 1)
+    stands_for = images_of(base)
+    is_well = run(suite, (url, model), live, limits, margin, key, as_json=json_, images=stands_for, kept=images)
+    sys.exit(0 if is_well else 1)
 
 
 @evals.command(name="check")
@@ -116,7 +132,7 @@ def propose(
     ] = 0.05,
     concurrency: Annotated[int, Parameter(help="The number of cases at a time.")] = 8,
     budget_s: Annotated[float, Parameter(help="The time for the whole suite; later cases do not run.")] = 600.0,
-    allow_commands: Annotated[bool, Parameter(negative="", help="Let checkers run commands on this machine.")] = False,
+    allow_commands: Annotated[bool, Parameter(negative="", help=ALLOW)] = False,
     set_: Set = None,
 ) -> None:
     """Judge a replay's newest version, and propose it to the service's releases.

@@ -91,6 +91,14 @@ def _in_the_environments_words(section: str, values: Mapping[str, Any]) -> Itera
             yield variable, value if isinstance(value, str) else json.dumps(value)
 
 
+def images_of(bases: Sequence[str] | None) -> dict[str, str]:
+    """Return what stands for which images, by `IMAGE=machine` or `IMAGE=FOLDER`. Raises ConfigError."""
+    for each in bases or ():
+        if not all(each.partition("=")):
+            raise ConfigError(f"--base {each}: want IMAGE=machine or IMAGE=FOLDER")
+    return {name: place for name, _, place in (each.partition("=") for each in bases or ())}
+
+
 def refuse_beside(option: str, others: Mapping[str, object]) -> None:
     """Refuse options that exclude one another. Raises ConfigError naming the first of the others that was given."""
     for name, value in others.items():

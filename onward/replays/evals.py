@@ -1,25 +1,35 @@
 """Running a suite on a version, and comparing it with another version that it may replace."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
 from core.errors import ConfigError
+from core.ids import PolicyRef
 from onward.replays.provenance import Versions, provenance
+from onward.wiring.evals.building import build_task_cases
 from serving.evals.cases import Suite, load_suite
 from serving.evals.endpoint import Endpoint
-from serving.evals.gate import Bounds, GateDecision, evaluate
-from serving.evals.run import CaseResult, Limits, run_suite
+from serving.evals.gate import Bounds, GateDecision, evaluate, worked_on
+from serving.evals.run import CaseResult, Limits, Solver, run_suite
+
+if TYPE_CHECKING:
+    from environments.cases.trial import Tried
+    from onward.wiring.evals.task_cases import TaskCases
 
 Target = tuple[str, str]
 """An endpoint's URL, and the model's name there."""
+KEPT = Path("build/environments")
+"""Where images of tasks are kept, and what sandboxes share."""
+_OF_NOBODY = {"x-turn-type": "side", "x-onward-learn": "false"}
 
 
 def run(
@@ -31,17 +41,22 @@ def run(
     key: str | None,
     *,
     as_json: bool = False,
+    images: Mapping[str, str] | None = None,
+    kept: Path = KEPT,
 ) -> bool:
     """Print the results; return whether every case ran and, in a comparison, whether the gate passes the version.
 
-    `limits`: see `Limits`. Raises ConfigError naming the option, or the file and the case at fault."""
+    `limits`: see `Limits`; `images`: what stands for the images of tasks that no engine can pull. Raises ConfigError
+    naming the option, or the file and the case at fault."""
     check_options(margin, *limits[:2])
     suite, console = load_suite(directory), Console()
+    tasks = build_task_cases(suite, kept, images or {}, allowed=limits[2], asked_by=str(directory))
+    asking = _Asking(suite, Limits(*limits), key, tasks)
     if live is None:
-        results, origin = asyncio.run(_alone(suite, candidate, key, Limits(*limits)))
+        results, origin = asyncio.run(asking.alone(candidate))
         console.print_json(data=_figures(suite, results) | origin) if as_json else _show(console, results)
         return all(result.score is not None for result in results)
-    verdict, origin = asyncio.run(_beside(suite, candidate, live, key, Limits(*limits), Bounds(margin=margin)))
+    verdict, origin = asyncio.run(asking.beside(candidate, live, Bounds(margin=margin)))
     told = {"suite": suite.digest, **asdict(verdict), **origin}
     console.print_json(data=told) if as_json else _tell(console, verdict)
     return verdict.action == "pass"
@@ -59,22 +74,58 @@ def check_options(margin: float, budget_s: float, concurrency: int, reward_margi
             raise ConfigError(f"{option}: want {wanted}")
 
 
-async def _alone(
-    suite: Suite, target: Target, key: str | None, limits: Limits
-) -> tuple[list[CaseResult], dict[str, Any]]:
-    async with aclosing(Endpoint(*target, key)) as endpoint:
-        results = await run_suite(suite, endpoint, limits)
-        return results, {"provenance": await _origin(suite, target, endpoint)}
+class _Asking:
+    """Asks endpoints a suite."""
+
+    def __init__(self, suite: Suite, limits: Limits, key: str | None, tasks: "TaskCases | None") -> None:
+        self._suite, self._limits, self._key, self._tasks = suite, limits, key, tasks
+
+    async def alone(self, target: Target) -> tuple[list[CaseResult], dict[str, Any]]:
+        async with AsyncExitStack() as stack:
+            ((endpoint, solve),) = await self._sides(stack, target)
+            with _progress(self._suite, 1) as on_result:
+                results = await run_suite(self._suite, endpoint, self._limits, solve, on_result)
+            return results, {"provenance": await _origin(self._suite, target, endpoint)}
+
+    async def beside(self, candidate: Target, live: Target, bounds: Bounds) -> tuple[GateDecision, dict[str, Any]]:
+        async with AsyncExitStack() as stack:
+            (one, of_one), (other, of_other) = await self._sides(stack, candidate, live)
+            with _progress(self._suite, 2) as on_result:
+                solvers = (of_one, of_other)
+                decision = await evaluate(self._suite, one, other, self._limits, bounds, solvers, on_result)
+            origins = [await _origin(self._suite, *side) for side in ((candidate, one), (live, other))]
+            return decision, {"provenance": origins[0], "live_provenance": origins[1]}
+
+    async def _sides(self, stack: AsyncExitStack, *targets: Target) -> list[tuple[Endpoint, Solver | None]]:
+        """Open the endpoints, each with what works on tasks there."""
+        endpoints = [await stack.enter_async_context(aclosing(Endpoint(*each, self._key))) for each in targets]
+        if self._tasks is None:
+            return [(endpoint, None) for endpoint in endpoints]
+        from environments.harness.harness import Endpoint as Asked
+
+        solver_at = await stack.enter_async_context(self._tasks.at_endpoints(self._limits.concurrency))
+        sides: list[tuple[Endpoint, Solver | None]] = []
+        for endpoint, (url, model) in zip(endpoints, targets, strict=True):
+            asked = Asked(url, self._key, model, _OF_NOBODY)
+            sides.append((endpoint, solver_at(asked, _noting(endpoint))))
+        return sides
 
 
-async def _beside(
-    suite: Suite, candidate: Target, live: Target, key: str | None, limits: Limits, bounds: Bounds
-) -> tuple[GateDecision, dict[str, Any]]:
-    async with AsyncExitStack() as stack:
-        one, other = [await stack.enter_async_context(aclosing(Endpoint(*t, key))) for t in (candidate, live)]
-        decision = await evaluate(suite, one, other, limits, bounds)
-        origins = [await _origin(suite, *side) for side in ((candidate, one), (live, other))]
-        return decision, {"provenance": origins[0], "live_provenance": origins[1]}
+def _noting(endpoint: Endpoint) -> "Callable[[Tried], None]":
+    """Note which versions worked on tasks, as of those that answered."""
+
+    def note(tried: "Tried") -> None:
+        endpoint.versions |= {PolicyRef.parse(str(version)) for version in tried.work.policy_versions}
+
+    return note
+
+
+@contextmanager
+def _progress(suite: Suite, sides: int) -> Iterator[Callable[[CaseResult], None]]:
+    """Show how many cases have been asked; on stdout is what is returned."""
+    with Progress(console=Console(stderr=True)) as progress:
+        bar = progress.add_task("cases", total=sides * len(suite.cases))
+        yield lambda result: progress.advance(bar)
 
 
 async def _origin(suite: Suite, target: Target, endpoint: Endpoint) -> dict[str, Any]:
@@ -84,9 +135,11 @@ async def _origin(suite: Suite, target: Target, endpoint: Endpoint) -> dict[str,
 
 
 def _figures(suite: Suite, results: Sequence[CaseResult]) -> dict[str, Any]:
+    tasks = worked_on(results)
     cases = {
         result.case.name: {"group": result.case.group, "weight": result.case.weight, "score": result.score}
         | ({"why": result.why} if result.score is None else {})
+        | tasks.get(result.case.name, {})
         for result in results
     }
     return {"suite": suite.digest, "right": _right(results), "cases": cases}
@@ -104,11 +157,13 @@ def _show(console: Console, results: Sequence[CaseResult]) -> None:
         _add(table, group, [result for result in results if result.case.group == group])
     _add(table, "together", results)
     console.print(table)
+    lines = _worked(worked_on(results))
     for result in results:
         if result.score is None:
-            console.print(f"could not run: {result.case.name}: {result.why}", markup=False, highlight=False)
+            lines.append(f"could not run: {result.case.name}: {result.why}")
         elif result.score < 1:
-            console.print(f"wrong: {result.case.name}", markup=False, highlight=False)
+            lines.append(f"wrong: {result.case.name}" + (f": {result.why}" if result.why else ""))
+    _say(console, lines)
 
 
 def _add(table: Table, name: str, results: Sequence[CaseResult]) -> None:
@@ -117,8 +172,21 @@ def _add(table: Table, name: str, results: Sequence[CaseResult]) -> None:
 
 
 def _tell(console: Console, verdict: GateDecision) -> None:
-    lines = [f"{verdict.action}: {verdict.why}"]
+    lines = [f"{verdict.action}: {verdict.why}", *_worked(verdict.tasks)]
     lines += [f"could not run: {name}: {why}" for name, why in verdict.unscored.items()]
     lines += [f"lost: {name}" for name in verdict.lost]
+    _say(console, lines)
+
+
+def _worked(tasks: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say of each task what was used."""
+    return [
+        f"worked on: {name}: {each['calls']} calls, {each['tokens']} tokens, {each['seconds']:.1f} s; "
+        f"it ended: {each['ending']}"
+        for name, each in tasks.items()
+    ]
+
+
+def _say(console: Console, lines: Sequence[str]) -> None:
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -7,8 +7,9 @@ promotes it, or released as any candidate is.
 import asyncio
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,17 +17,22 @@ from core.errors import ConfigError
 from core.events import GateVerdict, PolicyVersion, Topic
 from core.ids import PolicyRef
 from core.model.probes import get_probe, put_probe
-from core.ports import WeightsRef
+from core.ports import Renderer, WeightsRef
 from learner.versions import manifest
 from onward.replays.history import require_directory
 from onward.replays.report import read, text_digest
+from onward.wiring.evals.building import build_task_cases_of_service
 from onward.wiring.foundation import Foundation, open_foundation, open_offline
 from onward.wiring.suites.kept_out import load_suites
 from serving.evals.cases import Suite, load_suite
-from serving.evals.engine_answers import EngineAnswers
-from serving.evals.gate import Bounds, evaluate
+from serving.evals.engine_answers import EngineAnswers, EngineTalk
+from serving.evals.gate import Bounds, GateDecision, evaluate
 from serving.evals.run import Limits
 from serving.evals.verdicts import LEFT, of_cases, of_users, together
+
+if TYPE_CHECKING:
+    from onward.wiring.evals.task_cases import TaskCases
+    from serving.engines.local import LocalEngine
 
 
 def propose(
@@ -52,10 +58,11 @@ def propose(
             _require_kept_out(own, report, f"learner.admission.keep_out: {name}", replay)
         made = _newest(source, replay)
         _check_same_anchor(source, target, replay)
+        tasks = None if cases is None else _task_cases(target, cases, limits)
         draft = _hand_over(source, target, made)
         found = [] if report["held_out"] is None else [of_users(report["held_out"], reward_margin)]
         if cases is not None:
-            found.append(_ask(target, draft, cases, limits, bounds))
+            found.append(_ask(target, draft, cases, limits, bounds, tasks))
         is_left = not found and target.settings.release.evals.suite is not None
         verdict = LEFT if is_left else together(found)
         return _publish(target, msgspec.structs.replace(draft, verdict=verdict))
@@ -124,7 +131,19 @@ def _manifest(source: Foundation, version: PolicyRef, anchor: PolicyRef) -> mani
     return manifest.as_one(updates, version, anchor)
 
 
-def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits, bounds: Bounds) -> GateVerdict:
+def _task_cases(target: Foundation, suite: Suite, limits: Limits) -> "TaskCases | None":
+    allowed = limits.allow_commands
+    return build_task_cases_of_service(suite, target.layout, target.settings, allowed=allowed, asked_by="--suite")
+
+
+def _ask(
+    target: Foundation,
+    draft: PolicyVersion,
+    suite: Suite,
+    limits: Limits,
+    bounds: Bounds,
+    tasks: "TaskCases | None",
+) -> GateVerdict:
     """Ask the cases of the candidate and of the live version, in this process."""
     from serving.engines.local import LocalEngine
     from serving.rendering import load_renderer
@@ -140,10 +159,31 @@ def _ask(target: Foundation, draft: PolicyVersion, suite: Suite, limits: Limits,
             engine.load(_ref(policy))
     engine.start()
     try:
-        sides = [EngineAnswers(engine, renderer, policy.version) for policy in (draft, serving)]
-        return of_cases(asyncio.run(evaluate(suite, sides[0], sides[1], limits, bounds)), serving.version)
+        versions = (draft.version, serving.version)
+        found = asyncio.run(_judged(suite, engine, renderer, versions, limits, bounds, tasks))
+        return of_cases(found, serving.version)
     finally:
         engine.close()
+
+
+async def _judged(
+    suite: Suite,
+    engine: "LocalEngine",
+    renderer: Renderer,
+    versions: tuple[PolicyRef, PolicyRef],
+    limits: Limits,
+    bounds: Bounds,
+    tasks: "TaskCases | None",
+) -> GateDecision:
+    """Ask the cases of a candidate and of the live version; versions work on tasks where there is what they need."""
+    answers = [EngineAnswers(engine, renderer, version) for version in versions]
+    if tasks is None:
+        return await evaluate(suite, answers[0], answers[1], limits, bounds)
+    async with tasks.opened(limits.concurrency) as solver_of:
+        one, other = (
+            solver_of(partial(EngineTalk, engine, renderer, version), engine.context_length) for version in versions
+        )
+        return await evaluate(suite, answers[0], answers[1], limits, bounds, (one, other))
 
 
 def _ref(policy: PolicyVersion) -> WeightsRef:

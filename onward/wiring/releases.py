@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from core.errors import ConfigError
 from core.ports import EventLog
 from onward.wiring.engines import Serving, ask_fleet
+from onward.wiring.evals.building import build_task_cases_of_service
 from onward.wiring.foundation import Foundation, holder
 
 if TYPE_CHECKING:
@@ -53,4 +54,8 @@ def _build_cases(foundation: Foundation, serving: Serving | None) -> "CaseGate |
     ask = partial(ask_fleet, foundation) if serving is None else serving.asking
     suite = load_suite(settings.release.evals.suite)
     renderer = load_renderer(foundation.model, family=settings.serving.family)
-    return CaseGate(suite, ask, renderer, settings.release.evals, foundation.clock)
+    evals = settings.release.evals
+    tasks = build_task_cases_of_service(
+        suite, foundation.layout, settings, allowed=evals.allow_commands, asked_by="release.evals.suite"
+    )
+    return CaseGate(suite, ask, renderer, evals, foundation.clock, None if tasks is None else tasks.opened)

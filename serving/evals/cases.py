@@ -7,6 +7,11 @@ checker = { kind = "contains", all = ["def ", "sum("] }
 weight = 2.0                # 1 if absent
 group = "python"            # what is looked at by itself, so that nothing is forgotten unseen
 solution = "def total(xs): return sum(xs)"             # kept out of training, with what resembles it
+
+[[case]]
+name = "one helper, not two"
+task = "tasks/one-helper"   # a task's folder in Harbor's format, seen from this file
+quality = { duplicates = true }
 """
 
 import json
@@ -17,14 +22,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from blake3 import blake3
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from core.errors import ConfigError, OnwardError
 from core.temperature import Temperature
 from serving.evals.checkers import Checker, Entry
+from serving.evals.tasks import digest_of as digest_of_task
+from serving.evals.tasks import instruction_of, is_task, solutions_of, tasks_below
 
 DRAFTS = "drafts"
 """The folder of a suite that holds its drafts."""
@@ -77,17 +84,28 @@ class Draft(Entry):
         return _asked(self.messages)
 
 
-class Case(Entry):
+def _asked(messages: Iterable[Message]) -> str:
+    return "\n".join(message.content for message in messages if message.role == "user")
+
+
+class CaseEntry(Entry):
+    """What every case has."""
+
     name: str = Field(min_length=1)
-    prompt: str | None = None
-    messages: tuple[Message, ...] = ()
     temperature: Temperature = 0.0
     seed: int | None = None
     max_tokens: int | None = Field(default=None, ge=1)
-    """None: 512, or as many as the context has room for."""
-    checker: Checker
+    """Of an answer; None: 512, or as many as the context has room for; in a task as many as its harness asks for."""
     weight: float = Field(default=1.0, gt=0, lt=math.inf)
     group: str = Field(default="all", min_length=1)
+
+
+class Case(CaseEntry):
+    """A case that is asked once: its checker tells whether the answer is right."""
+
+    prompt: str | None = None
+    messages: tuple[Message, ...] = ()
+    checker: Checker
     solution: str | None = Field(default=None, min_length=1)
     source: Origin | None = None
     """Of a case that was mined from a session; with `reuse`."""
@@ -116,12 +134,52 @@ class Case(Entry):
         return [message.model_dump() for message in self.messages]
 
 
-def _asked(messages: Iterable[Message]) -> str:
-    return "\n".join(message.content for message in messages if message.role == "user")
+class TaskBudget(Entry):
+    """The most that one try may use, as of an episode of rollouts."""
+
+    tokens: int = Field(default=100_000, ge=1)
+    calls: int = Field(default=100, ge=1)
+    seconds: float = Field(default=600.0, gt=0)
+    """On the critical path: of calls side by side, the longest counts."""
+    context_tokens: int | None = Field(default=None, ge=256)
+    """None: the model's context, where that is known."""
+
+
+class Quality(Entry):
+    """What the files must be like that the work leaves, beside its tests."""
+
+    duplicates: bool = False
+    """Whether work is lost that says again what a function or class says that was there."""
+    most_added_lines: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> "Quality":
+        if not self.duplicates and self.most_added_lines is None:
+            raise ValueError("duplicates, most_added_lines: want one of them")
+        return self
+
+
+class TaskCase(CaseEntry):
+    """A case that is worked on with tools in a sandbox: the task's own tests tell whether the work is right."""
+
+    task: str = Field(min_length=1)
+    """The task's folder, seen from the file that has the case."""
+    at_least: float = Field(default=1.0, gt=0, le=1)
+    """The reward from which on the work is right."""
+    tool_set: Literal["usual", "lines"] = "usual"
+    budget: TaskBudget = TaskBudget()
+    quality: Quality | None = None
+
+
+AnyCase = Case | TaskCase
+
+
+def _kind(given: Any) -> str:
+    return "task" if isinstance(given, TaskCase) or (isinstance(given, dict) and "task" in given) else "asked"
 
 
 class _File(Entry):
-    case: tuple[Case, ...]
+    case: tuple[Annotated[Annotated[Case, Tag("asked")] | Annotated[TaskCase, Tag("task")], Discriminator(_kind)], ...]
 
 
 class _DraftFile(Entry):
@@ -130,15 +188,25 @@ class _DraftFile(Entry):
 
 @dataclass(frozen=True)
 class Suite:
-    """`drafts` are by the file that each is in; nobody is asked them."""
-
-    cases: tuple[Case, ...]
+    cases: tuple[AnyCase, ...]
     directories: Mapping[str, Path]  # of the file that has the case, by its name
-    digest: str  # of what the cases say
-    drafts: Mapping[Path, Draft] = field(default_factory=dict)
+    digest: str  # of what the cases say, and of their tasks
+    tasks: Mapping[str, Path] = field(default_factory=dict)  # the folder of each case that is a task
+    drafts: Mapping[Path, Draft] = field(default_factory=dict)  # by the file that each is in; nobody is asked them
+
+    def asked(self) -> dict[str, str]:
+        """Return what is asked, by the case's name; of a task its instruction. Raises ConfigError."""
+        found = {case.name: case.asked for case in self.cases if isinstance(case, Case)}
+        return found | {name: instruction_of(folder) for name, folder in self.tasks.items()}
 
     def solutions(self) -> dict[str, str]:
-        return {case.name: case.solution for case in self.cases if case.solution is not None}
+        """Return the solutions by the case's name; of a task each file of its own solution. Raises ConfigError."""
+        found = {
+            case.name: case.solution for case in self.cases if isinstance(case, Case) and case.solution is not None
+        }
+        for name, folder in self.tasks.items():
+            found |= {f"{name}: {path}": text for path, text in solutions_of(folder).items()}
+        return found
 
     def kept_out(self) -> dict[str, str]:
         """Return the solutions of cases and of drafts, which are named as their files below the suite."""
@@ -156,7 +224,9 @@ def load_suite(directory: Path) -> Suite:
 
 def read_suite(directory: Path) -> Suite:
     """Read a suite, which may have nothing but drafts. Raises ConfigError as `load_suite` does."""
-    paths = sorted(directory.rglob("*.toml"))
+    tasks = tasks_below(directory)
+    listed = sorted(directory.rglob("*.toml"))
+    paths = [path for path in listed if not any(path.is_relative_to(folder) for folder in tasks)]
     if not paths:
         raise ConfigError(f"{directory}: no case files (*.toml)")
     drafts = directory / DRAFTS
@@ -166,8 +236,10 @@ def read_suite(directory: Path) -> Suite:
     for case, path in found:
         if counts[case.name] > 1:
             raise ConfigError(f"{path}: case {case.name!r}: name: {counts[case.name]} cases have it")
-    cases = tuple(case for case, _ in found)
-    return Suite(cases, {case.name: path.parent for case, path in found}, digest_of(cases), read_drafts(drafts))
+    folders = {case.name: _folder(case, path) for case, path in found if isinstance(case, TaskCase)}
+    _require_named(tasks, folders)
+    cases, directories = tuple(case for case, _ in found), {case.name: path.parent for case, path in found}
+    return Suite(cases, directories, digest_of(cases, folders), folders, read_drafts(drafts))
 
 
 def read_drafts(folder: Path) -> dict[Path, Draft]:
@@ -185,15 +257,32 @@ def _draft(path: Path, content: bytes) -> Draft:
         raise ConfigError(f"{path}: no draft of a case: " + "; ".join(mistakes)) from error
 
 
-def digest_of(cases: Iterable[Case]) -> str:
-    """Return the digest of what the cases say, however they are spread over files and in whichever order.
+def digest_of(cases: Iterable[AnyCase], tasks: Mapping[str, Path]) -> str:
+    """Return the digest of what the cases say and of their tasks, wherever these lie and in whichever order.
 
     What a case leaves open is not in it: a field that a later build adds changes nothing."""
     digest = blake3()
     for case in sorted(cases, key=lambda case: case.name):
-        said = case.model_dump(mode="json", exclude_defaults=True)
+        said = case.model_dump(mode="json", exclude_defaults=True, exclude={"task"})
         digest.update(json.dumps(said, sort_keys=True).encode() + b"\n")
+    for name, folder in sorted(tasks.items()):
+        digest.update(f"{name}\0".encode() + digest_of_task(folder))
     return digest.hexdigest()
+
+
+def _folder(case: TaskCase, path: Path) -> Path:
+    folder = (path.parent / case.task).resolve()
+    if not is_task(folder):
+        raise ConfigError(f"{path}: case {case.name!r}: task: {folder} has no task.toml and instruction.md")
+    return folder
+
+
+def _require_named(tasks: list[Path], folders: Mapping[str, Path]) -> None:
+    """Refuse tasks in the suite's directory that nobody would be asked."""
+    named = set(folders.values())
+    for folder in tasks:
+        if folder.resolve() not in named:
+            raise ConfigError(f'{folder}: it is a task, and no case of the suite names it (`task = "…"`)')
 
 
 def _read(path: Path) -> bytes:
@@ -203,7 +292,7 @@ def _read(path: Path) -> bytes:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _cases(path: Path, content: bytes) -> tuple[Case, ...]:
+def _cases(path: Path, content: bytes) -> tuple[AnyCase, ...]:
     try:
         table = tomllib.loads(content.decode())
         cases = _File.model_validate(table).case
@@ -225,8 +314,8 @@ def _place(table: Mapping[str, Any], loc: tuple[str | int, ...]) -> str:
         return f"{'.'.join(map(str, loc))}: "
     case = table["case"][loc[1]]
     name = case.get("name") if isinstance(case, dict) else None
-    field = ".".join(map(str, loc[2:]))
-    return f"case {int(loc[1]) + 1 if name is None else repr(name)}: " + (f"{field}: " if field else "")
+    place = ".".join(map(str, loc[3:]))  # behind the kind of case, which nobody wrote
+    return f"case {int(loc[1]) + 1 if name is None else repr(name)}: " + (f"{place}: " if place else "")
 
 
 def _said(message: str) -> str:

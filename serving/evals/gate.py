@@ -8,13 +8,13 @@ pass     shown to be no worse than by the margin; for one of 5% that takes 31 ca
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 from serving.evals.cases import Suite
 from serving.evals.comparison import Difference, Pair, by_group, cases_needed, difference, paired, power
-from serving.evals.run import Answerer, CaseResult, Limits, run_suite, unscored
+from serving.evals.run import Answerer, CaseResult, Limits, Solver, ignore, run_suite, unscored
 
 _NAMED = 5  # cases or groups, in a text
 _HALF = 0.5  # of a group, lost on balance: nobody would call it the same, however few its cases are
@@ -38,38 +38,49 @@ class GateDecision:
     """The decision of the gate.
 
     `unscored`: the cases that could not run, and why, by `candidate: name` or `live: name`. `lost`: cases that the live
-    version solves and the candidate does not, the weightiest first."""
+    version solves and the candidate does not, the weightiest first. `tasks`: what became of each task, by names as
+    `unscored` has them."""
 
     action: Literal["refuse", "hold", "pass"]
     why: str
     figures: Mapping[str, float] = field(default_factory=dict)
     unscored: Mapping[str, str] = field(default_factory=dict)
     lost: Sequence[str] = ()
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-async def evaluate(suite: Suite, candidate: Answerer, live: Answerer, limits: Limits, bounds: Bounds) -> GateDecision:
-    """Run the suite on both versions and judge.
+async def evaluate(
+    suite: Suite,
+    candidate: Answerer,
+    live: Answerer,
+    limits: Limits,
+    bounds: Bounds,
+    solvers: tuple[Solver | None, Solver | None] = (None, None),
+    on_result: Callable[[CaseResult], None] = ignore,
+) -> GateDecision:
+    """Run the suite on both versions and judge. `solvers`: who works on tasks, for either.
 
     Both answer at the same time, so that disturbances affect both; each has half of the requests."""
     share = replace(limits, concurrency=max(1, limits.concurrency // 2))
-    return judge(*await asyncio.gather(run_suite(suite, candidate, share), run_suite(suite, live, share)), bounds)
+    one, other = await asyncio.gather(
+        run_suite(suite, candidate, share, solvers[0], on_result), run_suite(suite, live, share, solvers[1], on_result)
+    )
+    return judge(one, other, bounds)
 
 
 def judge(candidate: Sequence[CaseResult], live: Sequence[CaseResult], bounds: Bounds) -> GateDecision:
     """Judge the results. Raises ValueError when the sides were asked different cases."""
-    pairs = paired(candidate, live)
-    missing = {
-        f"{side}: {name}": why
-        for side, ran in (("candidate", candidate), ("live", live))
-        for name, why in unscored(ran).items()
-    }
+    pairs, sides = paired(candidate, live), (("candidate", candidate), ("live", live))
+    missing = {f"{side}: {name}": why for side, ran in sides for name, why in unscored(ran).items()}
+    tasks = {f"{side}: {name}": told for side, ran in sides for name, told in worked_on(ran).items()}
     if not pairs:
-        return GateDecision("hold", f"no case ran on both sides: {_some(missing)}", {"unscored": len(missing)}, missing)
+        why = f"no case ran on both sides: {_some(missing)}"
+        return GateDecision("hold", why, {"unscored": len(missing)}, missing, tasks=tasks)
     found = difference(pairs, bounds.alpha)
     groups, lost = _groups(pairs, bounds), _lost(pairs)
     action, why = _decided(found, groups, missing, bounds)
     why += _beyond_proof(pairs, groups, bounds) if action != "refuse" else ""
-    why += f"; lost: {_first(lost)}" if lost and action != "pass" else ""
+    why += f"; lost: {_first(_with_reasons(lost, candidate))}" if lost and action != "pass" else ""
     figures = {
         "cases": found.cases,
         "effective_cases": found.effective,
@@ -83,7 +94,17 @@ def judge(candidate: Sequence[CaseResult], live: Sequence[CaseResult], bounds: B
         "power": power(found, bounds.margin, bounds.alpha),
         "cases_needed": cases_needed(found.spread, bounds.margin, bounds.alpha, bounds.power),
     }
-    return GateDecision(action, why, figures, missing, lost)
+    return GateDecision(action, why, figures, missing, lost, tasks)
+
+
+def worked_on(results: Sequence[CaseResult]) -> dict[str, dict[str, Any]]:
+    """Return what became of each task that was worked on, by its case: what it used, and why it was lost."""
+    return {
+        result.case.name: {**asdict(result.worked), "right": result.score == 1}
+        | ({"why": result.why} if result.why else {})
+        for result in results
+        if result.worked is not None
+    }
 
 
 def _decided(
@@ -127,6 +148,12 @@ def _beyond_proof(pairs: Sequence[Pair], groups: Mapping[str, Difference], bound
 def _lost(pairs: Sequence[Pair]) -> list[str]:
     lost = [pair for pair in pairs if pair.candidate < pair.live]
     return [pair.name for pair in sorted(lost, key=lambda pair: -pair.weight)]
+
+
+def _with_reasons(lost: Sequence[str], candidate: Sequence[CaseResult]) -> list[str]:
+    """Name the lost cases; of tasks it is known by what they were lost."""
+    reasons = {result.case.name: result.why for result in candidate if result.why}
+    return [f"{name} ({reasons[name]})" if name in reasons else name for name in lost]
 
 
 def _within(found: Difference) -> str:

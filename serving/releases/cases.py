@@ -6,25 +6,27 @@ again once one is back; what the suite's time does not suffice for holds the can
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
 from core.errors import Unavailable
-from core.events import GateVerdict, PolicyVersion
+from core.events import GateVerdict, PolicyVersion, Sampling
 from core.ids import PolicyRef
 from core.ports import Clock, Policy, Renderer
 from core.settings import EvalSettings
 from serving.evals.cases import Case, Suite
-from serving.evals.engine_answers import EngineAnswers, Lost
+from serving.evals.engine_answers import EngineAnswers, EngineTalk, Lost, Message, Said
 from serving.evals.gate import Bounds, GateDecision, evaluate
-from serving.evals.run import Answerer, Limits
+from serving.evals.run import Answerer, Limits, OpenTasks, Solver, SolverOf
 from serving.evals.verdicts import of_cases, together
 from serving.releases.view import ReleaseView
 
+T = TypeVar("T")
 _AGAIN_S = 0.2
 logger = logging.getLogger(__name__)
 
@@ -38,9 +40,17 @@ class CaseGate:
     It runs one measurement at a time: of the candidate and the live version that it was last asked about."""
 
     def __init__(
-        self, suite: Suite, open_policy: OpenPolicy, renderer: Renderer, settings: EvalSettings, clock: Clock
+        self,
+        suite: Suite,
+        open_policy: OpenPolicy,
+        renderer: Renderer,
+        settings: EvalSettings,
+        clock: Clock,
+        open_tasks: OpenTasks | None = None,
     ) -> None:
+        """`open_tasks` is needed for a suite with tasks, where these are allowed."""
         self._suite, self._open_policy, self._renderer = suite, open_policy, renderer
+        self._open_tasks = open_tasks
         self._settings, self._clock = settings, clock
         self._between: tuple[PolicyRef, PolicyRef] | None = None  # candidate and live
         self._until_s = float("-inf")
@@ -92,24 +102,56 @@ class CaseGate:
     async def _ask(self, candidate: PolicyRef, live: PolicyRef, budget_s: float) -> GateDecision:
         until_s = asyncio.get_running_loop().time() + budget_s
         limits = Limits(budget_s, self._settings.concurrency, self._settings.allow_commands)
-        async with self._open_policy() as policy:
-            sides = [_patient(EngineAnswers(policy, self._renderer, version), until_s) for version in (candidate, live)]
-            return await evaluate(self._suite, sides[0], sides[1], limits, Bounds(margin=self._settings.margin))
+        versions, bounds = (candidate, live), Bounds(margin=self._settings.margin)
+        async with self._open_policy() as policy, self._solving() as solver_of:
+            answers = [_patient(EngineAnswers(policy, self._renderer, version), until_s) for version in versions]
+            solvers = [self._solver(solver_of, policy, version, until_s) for version in versions]
+            sides = (solvers[0], solvers[1])
+            return await evaluate(self._suite, answers[0], answers[1], limits, bounds, sides)
+
+    def _solving(self) -> AbstractAsyncContextManager[SolverOf | None]:
+        is_needed = self._suite.tasks and self._settings.allow_commands
+        if self._open_tasks is None or not is_needed:
+            return nullcontext(None)
+        return self._open_tasks(self._settings.concurrency)
+
+    def _solver(self, solver_of: SolverOf | None, policy: Policy, version: PolicyRef, until_s: float) -> Solver | None:
+        if solver_of is None:
+            return None
+        return solver_of(lambda: _PatientTalk(policy, self._renderer, version, until_s), policy.context_length)
+
+
+class _PatientTalk(EngineTalk):
+    """A conversation in which an answer that was lost is asked for again: what was said before it still holds."""
+
+    def __init__(self, policy: Policy, renderer: Renderer, version: PolicyRef, until_s: float) -> None:
+        super().__init__(policy, renderer, version)
+        self._until_s = until_s
+
+    async def say(
+        self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling, *, may_call: bool = True
+    ) -> Said:
+        ask = partial(super().say, messages, tools, sampling, may_call=may_call)
+        return await _again(ask, self._until_s)
 
 
 def _patient(answer: Answerer, until_s: float) -> Answerer:
     """Asks again what was lost, while there is time; then it says how it was lost."""
 
     async def ask(case: Case) -> str:
-        while True:
-            try:
-                return await answer(case)
-            except Lost:
-                if asyncio.get_running_loop().time() + 2 * _AGAIN_S > until_s:
-                    raise
-                await asyncio.sleep(_AGAIN_S)
+        return await _again(partial(answer, case), until_s)
 
     return ask
+
+
+async def _again(ask: Callable[[], Awaitable[T]], until_s: float) -> T:
+    while True:
+        try:
+            return await ask()
+        except Lost:
+            if asyncio.get_running_loop().time() + 2 * _AGAIN_S > until_s:
+                raise
+            await asyncio.sleep(_AGAIN_S)
 
 
 class _Asking:

@@ -21,6 +21,9 @@ OFFLINE: Final = "tests/onward/replays/test_exports.py::test_what_the_page_shows
 SERVED: Final = "tests/e2e/test_first_use.py::test_what_pages_show_can_be_done_on_a_running_service"
 COMMANDS: Final = "tests/onward/commands/test_shown_commands.py::test_what_pages_show_can_be_done_in_a_directory"
 DEEP: Final = "tests/onward/commands/test_shown_commands.py::test_what_pages_teach_can_be_learned"
+WORKED: Final = (
+    "tests/onward/replays/test_evals_command.py::test_a_task_is_worked_on_with_tools_and_a_copy_of_a_helper_loses"
+)
 TASK: Final = "tests/environments/tasks/test_document.py::test_the_example_is_a_fair_task"
 
 RUN: Final[Mapping[str, Mapping[str, str]]] = {
@@ -31,7 +34,12 @@ RUN: Final[Mapping[str, Mapping[str, str]]] = {
         "import httpx": SERVED,
         "curl $URL/v1/outcomes": SERVED,
     },
-    "docs/evals.md": {"onward evals run SUITE": SERVED, "onward replay DIR": DEEP, "onward ope DIR": DEEP},
+    "docs/evals.md": {
+        "onward evals run SUITE": SERVED,
+        "onward evals run TASKS": WORKED,
+        "onward replay DIR": DEEP,
+        "onward ope DIR": DEEP,
+    },
     "docs/offline.md": {
         "onward export data": OFFLINE,
         "from datasets import": OFFLINE,

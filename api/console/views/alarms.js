@@ -55,7 +55,7 @@ export async function count() {
 
 export async function refresh() {
   const { alarms } = await get(`v1/alarms${at("closed").checked ? "?state=all" : ""}`);
-  refill(at("alarm-list"), alarms.map(row), "no alarms");
+  refill(at("alarm-list"), alarms.map(row), "No alarm is open: no monitor sees anything wrong.");
   return count();
 }
 

@@ -22,8 +22,8 @@ export async function refresh() {
   fill(at("client-rows"), found.data.map(row => [
     row.client, row.protocol, number(row.turns), withReasons(row.trainable_share, row.untrainable), share(row.feedback_share),
     named(row.ignored) || "none", named(row.refused) || "none",
-  ]), "nobody has asked yet");
+  ]), "Nobody has asked yet: a program asks once its base URL is this service's.");
   const unjoined = Object.entries(found.unjoined).flatMap(([source, reasons]) =>
     Object.entries(reasons).map(([reason, count]) => [source, plain(reason), number(count)]));
-  fill(at("unjoined"), unjoined, "none");
+  fill(at("unjoined"), unjoined, "None: each event was joined to its turn.");
 }

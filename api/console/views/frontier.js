@@ -10,6 +10,12 @@ const SHOWN = {
   seconds: duration,
   cost: value => value.toPrecision(3),
 };
+const NOTHING = "Nothing yet: it begins with a session whose turns have a reward.";
+const UNKNOWN = {
+  tokens: "No session's tokens are known.",
+  seconds: "No session's seconds are known.",
+  cost: "Tokens have no price: api.prices sets one.",
+};
 
 export async function refresh() {
   const chosen = at("workload").value;
@@ -17,8 +23,9 @@ export async function refresh() {
   const expense = at("expense").value;
   const what = found.quality_of === "checks" ? "passed their checks" : "were rewarded above 0";
   at("frontier-note").textContent = `${number(found.tasks)} tasks; quality: the share of them that ${what}`;
-  draw(found.versions.filter(row => row[expense] !== null), expense);
-  fill(at("task-rows"), found.versions.toReversed().map(row => cells(row, expense)), "no tasks yet");
+  draw(found.versions.filter(row => row[expense] !== null), expense,
+    found.versions.length ? UNKNOWN[expense] : NOTHING);
+  fill(at("task-rows"), found.versions.toReversed().map(row => cells(row, expense)), "No tasks yet: one is a session whose turns have a reward.");
 }
 
 function cells(row, expense) {
@@ -32,12 +39,12 @@ function cells(row, expense) {
   ];
 }
 
-function draw(rows, expense) {
+function draw(rows, expense, lacks) {
   const plane = at("frontier-plane");
   const words = rows.map(row => `version ${row.version}: ${percent(row.quality)} for ${SHOWN[expense](row[expense])}`);
-  plane.setAttribute("aria-label", `Frontier: ${words.join("; ") || "nothing yet"}`);
+  plane.setAttribute("aria-label", `Frontier: ${words.join("; ") || lacks}`);
   if (!rows.length) {
-    plane.replaceChildren(make("p", "empty", expense === "cost" ? "tokens have no price: api.prices" : "nothing yet"));
+    plane.replaceChildren(make("p", "empty", lacks));
     return;
   }
   const picture = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}` });

@@ -89,8 +89,8 @@ export async function refresh() {
     [`${engine.heartbeat_age_s.toFixed(1)} s`, engine.heartbeat_age_s > SILENT_S ? "wrong" : ""],
     [engine.detail, ...Object.entries(engine.refused).map(([version, why]) => `refused ${version}: ${why}`)]
       .filter(Boolean).join("; "),
-  ]), "no engine has spoken");
+  ]), "No engine has spoken: here the service has one of its own, or none has started.");
   const reasons = Object.entries(status.turns?.untrainable ?? {}).sort((one, other) => other[1] - one[1]);
   fill(at("untrainable"), reasons.map(([reason, count]) =>
-    [plain(reason), number(count), percent(count / Math.max(1, status.turns.answered))]), "none");
+    [plain(reason), number(count), percent(count / Math.max(1, status.turns.answered))]), status.turns ? "None: every turn can be learned from." : "A key with the scope admin shows them.");
 }

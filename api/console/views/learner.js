@@ -8,8 +8,8 @@ const VERSIONS = 100;
 const fine = value => value.toPrecision(3);
 const share = value => `${(100 * value).toFixed(1)} %`;
 const count = value => value.toFixed(1);
-const over = (title, unit, note, show, range = null) => new Chart(title, note,
-  { over: "version", unit, show, range, lacks: "an update of the learner" });
+const over = (title, unit, note, show, range = null, lacks = "an update of the learner") => new Chart(title, note,
+  { over: "version", unit, show, range, lacks });
 
 /** Of each chart: itself, and its lines: {name: figure}, or a function of a version's figures. */
 const CHARTS = [
@@ -31,9 +31,10 @@ const CHARTS = [
   [over("The learner's time", "share", "share of it since the version before", share, [0, 1]), spent],
   [over("Pace", "a second", "a second, while it updates: sampled tokens; positions, with prompts", value => value.toFixed(0)),
     { tokens: "tokens_per_s", positions: "positions_per_s" }],
-  [over("Checkpoints", "gigabytes", "what they take of the disk, in gigabytes", value => (value / 1e9).toFixed(2)),
+  [over("Checkpoints", "gigabytes", "what they take of the disk, in gigabytes", value => (value / 1e9).toFixed(2), null, "a checkpoint"),
     { "on disk": "checkpoint_disk_bytes" }],
-  [over("MFU", "share", "share of learner.compute.peak_tflops, where that is set", share), { MFU: "mfu" }],
+  [over("MFU", "share", "share of learner.compute.peak_tflops", share, null, "an update once learner.compute.peak_tflops is set"),
+    { MFU: "mfu" }],
 ];
 
 const AGES = { "1m": "a minute", "1h": "an hour", "1d": "a day", older: "older" };

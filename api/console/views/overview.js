@@ -31,7 +31,7 @@ function nextStep({ severity, what, do: advice, view, orders }) {
 
 /** What `GET /v1/overview` says, in the page's first cards; `words`: how the newest turns stand. */
 export function show(found, words) {
-  refill(at("next-steps"), found.next.map(nextStep), "nothing");
+  refill(at("next-steps"), found.next.map(nextStep), "Nothing to do.");
   const { lately } = found.improvement;
   at("standing").replaceChildren(
     card("State", NAMES[found.state], KINDS[found.state] ?? "", (found.next.find(each => each.state === found.state) ?? found.next[0]).what),

@@ -148,11 +148,11 @@ export async function refresh() {
   const page = before === null ? "" : `&before=${before}`;
   const [standing, steps] = await Promise.all([get(`v1/policies?limit=${VERSIONS}${page}`), newest(STEPS)]);
   canary(standing.experiment);
-  refill(at("versions"), standing.data.map(policy => row(policy, standing)), "no versions yet");
+  refill(at("versions"), standing.data.map(policy => row(policy, standing)), "No versions yet: the first comes of the model that is served.");
   next = standing.next;
   at("older-versions").hidden = next === null;
   at("newest-versions").hidden = before === null;
-  refill(at("orders"), standing.orders.map((each, place) => given(each, place ? [] : steps)), "none");
+  refill(at("orders"), standing.orders.map((each, place) => given(each, place ? [] : steps)), "None: an order is what somebody pressed here, or gave by a command.");
   at("timeline").replaceChildren(...steps.reverse().map(step));
 }
 

@@ -51,7 +51,7 @@ function draw() {
   const words = wanted();
   const found = rewards.filter(reward => matches(reward, words));
   stream.replaceChildren(...found.map(row));
-  if (!found.length) stream.append(make("li", "empty", rewards.length ? "none of these match" : "no rewards yet"));
+  if (!found.length) stream.append(make("li", "empty", rewards.length ? "None of these match: empty the filter to see them all." : "No rewards yet: one comes when something is said of a turn (POST /v1/feedback)."));
   at("older").hidden = oldest <= 1 || !rewards.length;
   count();
 }

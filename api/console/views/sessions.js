@@ -76,7 +76,7 @@ async function first() {
   const found = await page(query(search.value));
   if (!found) return;
   paged = false;
-  refill(list, found.data.map(row), found.next ? "none so far back" : "no sessions");
+  refill(list, found.data.map(row), found.next ? "None so far back: older ones may match." : search.value ? "No session matches: empty the search to see them all." : "No sessions yet: one begins with a turn.");
   tell(found);
 }
 

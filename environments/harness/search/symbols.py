@@ -29,13 +29,28 @@ class Symbol:
     body: str
 
 
+@dataclass(frozen=True)
+class Definition:
+    """A class or a function, with the names around it and its own; a function within a class is a method."""
+
+    names: tuple[str, ...]
+    kind: str
+    node: Node
+
+
 def symbols_of(path: str, source: str) -> list[Symbol]:
     """Return the symbols of a file, the file itself first; of one that is not Python, blocks of lines."""
     if not path.endswith((".py", ".pyi")):
         return list(_blocks(path, source))
     code = source.encode()
     root = _parser().parse(code).root_node
-    return [_module(path, root, code), *_within(path, (), root, code, _DEEPEST)]
+    found = _within((), root, code, _DEEPEST)
+    return [_module(path, root, code), *(_symbol(path, each, code) for each in found)]
+
+
+def definitions_of(code: bytes) -> Iterator[Definition]:
+    """Yield the classes and functions of Python, outer ones before inner ones."""
+    return _within((), _parser().parse(code).root_node, code, _DEEPEST)
 
 
 @cache
@@ -58,27 +73,28 @@ def _module(path: str, root: Node, code: bytes) -> Symbol:
     )
 
 
-def _within(path: str, around: tuple[str, ...], node: Node, code: bytes, levels: int) -> Iterator[Symbol]:
-    """Yield the symbols within a node, outer ones before inner ones, down to so many levels."""
+def _within(around: tuple[str, ...], node: Node, code: bytes, levels: int) -> Iterator[Definition]:
+    """Yield the definitions within a node, outer ones before inner ones, down to so many levels."""
     for child in node.children if levels else ():
         kind = _KINDS.get(child.type)
         name = child.child_by_field_name("name")
         if kind is None or name is None:
-            yield from _within(path, around, child, code, levels - 1)
+            yield from _within(around, child, code, levels - 1)
             continue
         names = (*around, _text(name, code))
-        yield _symbol(path, names, "method" if around and kind == "function" else kind, child, code)
-        yield from _within(path, names, child, code, levels - 1)
+        yield Definition(names, "method" if around and kind == "function" else kind, child)
+        yield from _within(names, child, code, levels - 1)
 
 
-def _symbol(path: str, names: tuple[str, ...], kind: str, node: Node, code: bytes) -> Symbol:
+def _symbol(path: str, found: Definition, code: bytes) -> Symbol:
+    node = found.node
     body = node.child_by_field_name("body")
     head = _text(node, code) if body is None else code[node.start_byte : body.start_byte].decode(errors="replace")
     inside = b"\n".join(_text_without_symbols(body, code)) if body is not None else b""
     return Symbol(
         path=path,
-        name=".".join(names),
-        kind=kind,
+        name=".".join(found.names),
+        kind=found.kind,
         start=node.start_point[0] + 1,
         end=node.end_point[0] + 1,
         head=" ".join(head.split()),

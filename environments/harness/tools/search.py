@@ -11,13 +11,10 @@ from msgspec import Meta
 
 from environments.harness.search.index import Found, Index
 from environments.harness.search.symbols import Symbol, symbols_of
+from environments.harness.tools.reading import Room, Unreadable, digests, source
 from environments.harness.tools.tool import Bench, Result, Tool, ToolRefused
 
 _FOUND: Final = 10
-_MOST_FILES: Final = 5000
-_MOST_CHARACTERS: Final = 24 << 20  # of all files: an index takes fifty times as much of this machine's memory
-_LARGEST: Final = "512k"  # of a file, as `find` takes it
-_AT_ONCE: Final = 16
 _ENDINGS: Final = (
     "py",
     "pyi",
@@ -37,7 +34,6 @@ _ENDINGS: Final = (
     "rb",
     "sh",
 )
-_LEFT_OUT: Final = (".git", "__pycache__", "node_modules", ".venv", ".tox", "build", "dist")
 
 
 class Search(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,67 +60,24 @@ class Tree:
         self._lock = asyncio.Lock()
 
     async def index(self, bench: Bench) -> Index:
-        """Return an index of the working copy as it is now."""
+        """Return an index of the working copy as it is now. Raises Unreadable."""
         async with self._lock:
-            digests = await _digests(bench)
-            kept = {path: known for path, known in self._files.items() if digests.get(path) == known.digest}
-            changed = [path for path in digests if path not in kept]
+            there = await digests(bench, _ENDINGS)
+            kept = {path: known for path, known in self._files.items() if there.get(path) == known.digest}
+            changed = [path for path in there if path not in kept]
             if self._index is not None and not changed and len(kept) == len(self._files):
                 return self._index
             self._index = None
-            room = _Room(_MOST_CHARACTERS - sum(known.characters for known in kept.values()))
-            sources = await asyncio.gather(*(_source(bench, path, room) for path in changed))
+            room = Room(sum(known.characters for known in kept.values()))
+            sources = await asyncio.gather(*(source(bench, path, room) for path in changed))
             parsed = await asyncio.to_thread(_parsed, changed, sources)
             self._files = kept | {
-                path: _File(digests[path], len(source), symbols)
-                for path, source, symbols in zip(changed, sources, parsed, strict=True)
+                path: _File(there[path], len(text), symbols)
+                for path, text, symbols in zip(changed, sources, parsed, strict=True)
             }
             symbols = [symbol for path in sorted(self._files) for symbol in self._files[path].symbols]
             self._index = await asyncio.to_thread(Index, symbols)
             return self._index
-
-
-async def _digests(bench: Bench) -> dict[str, str]:
-    """Return the digest of each file that is searched. Raises ToolRefused where there are too many."""
-    left_out = [part for name in _LEFT_OUT for part in ("-o", "-name", name)][1:]
-    endings = [part for ending in _ENDINGS for part in ("-o", "-name", f"*.{ending}")][1:]
-    wanted = ("-type", "f", "-size", f"-{_LARGEST}", "(", *endings, ")", "-exec", "sha1sum", "{}", "+")
-    ran = await bench.run(("find", ".", "(", *left_out, ")", "-prune", "-o", *wanted))
-    if ran.timed_out or ran.cut_bytes:
-        raise ToolRefused("there are too many files here to search; use `grep`")
-    lines = ran.stdout.decode(errors="surrogateescape").splitlines()
-    digests = {path.removeprefix("./"): digest for digest, _, path in (line.partition("  ") for line in lines)}
-    if len(digests) > _MOST_FILES:
-        raise ToolRefused(f"there are {len(digests)} files here, too many to search; use `grep`")
-    return digests
-
-
-class _Room:
-    """How much more may be read, by how many at once."""
-
-    def __init__(self, characters: int) -> None:
-        self.gate = asyncio.Semaphore(_AT_ONCE)
-        self._left = characters
-
-    def take(self, characters: int) -> None:
-        """Raise ToolRefused where there is no room for so many."""
-        self._left -= characters
-        if self._left < 0:
-            raise ToolRefused("there is too much text here to search; use `grep`")
-
-
-async def _source(bench: Bench, path: str, room: _Room) -> str:
-    """Return a file's text; "" where it has gone, or may not be read, since it was listed.
-
-    Raises ToolRefused where all of it is too much."""
-    async with room.gate:
-        room.take(0)
-        try:
-            text = await bench.text(path, errors="replace")
-        except ToolRefused:
-            return ""
-        room.take(len(text))
-        return text
 
 
 def _parsed(paths: list[str], sources: list[str]) -> list[list[Symbol]]:
@@ -133,7 +86,10 @@ def _parsed(paths: list[str], sources: list[str]) -> list[list[Symbol]]:
 
 async def _search(bench: Bench, asked: Search) -> Result:
     tree = bench.kept.setdefault("search", Tree())
-    index = await tree.index(bench)
+    try:
+        index = await tree.index(bench)
+    except Unreadable as error:
+        raise ToolRefused(f"{error}; use `grep`") from None
     found = await asyncio.to_thread(index.find, asked.query, _FOUND)
     if not found:
         return Result("nothing here shares a word with that; `grep` looks for characters")

@@ -158,8 +158,10 @@ class _Known:
         if not any(suite.rglob("*.toml")):
             return
         read = read_suite(suite)
-        for case in read.cases:
-            self._put(("like_a_case", case.name), case.asked, case.solution)
+        for name, text in read.asked().items():
+            self._asked.add(("like_a_case", name), text)
+        for name, text in read.solutions().items():
+            self._solutions.add(("like_a_case", name), text)
         for draft in [*read.drafts.values(), *read_drafts(suite / DRAFTS / REJECTED).values()]:
             self._put(
                 ("like_a_draft" if draft.why is None else "like_a_rejected_one", draft.name),
@@ -175,7 +177,6 @@ class _Known:
     def add(self, draft: Draft) -> None:
         self._put(("like_a_draft", draft.name), draft.asked, draft.solution)
 
-    def _put(self, name: tuple[str, str], asked: str, solution: str | None) -> None:
+    def _put(self, name: tuple[str, str], asked: str, solution: str) -> None:
         self._asked.add(name, asked)
-        if solution is not None:
-            self._solutions.add(name, solution)
+        self._solutions.add(name, solution)

@@ -38,26 +38,34 @@ class WatchedSuites:
 
     def __init__(self, settings: LearnerSettings) -> None:
         """Read the suites. Raises ConfigError."""
-        self._settings = settings
-        self._files = _files_of(settings.admission.keep_out)
-        self._known = kept_out(settings)
+        self._directories = settings.admission.keep_out
+        self._files: _Files = ()
+        self._read()
 
     def __call__(self) -> KeptOut:
-        files = _files_of(self._settings.admission.keep_out)
-        if files != self._files:
-            self._files = files
+        if _files_of(self._folders) != self._files:
             try:
-                self._known = kept_out(self._settings)
+                self._read()
             except ConfigError as error:
+                self._files = _files_of(self._folders)
                 logger.error("%s: until it can be read, what is kept out of training stays as it was", error)
             else:
                 logger.info("suites have changed: %d solutions are kept out of training", len(self._known.solutions))
         return self._known
 
+    def _read(self) -> None:
+        """Read the suites; tasks may lie outside of them. What changes meanwhile is read the next time."""
+        before = _files_of(self._directories)
+        suites = load_suites(self._directories)
+        self._known = kept_out_of(suites)
+        tasks = [folder for suite in suites.values() for folder in suite.tasks.values()]
+        self._folders = (*self._directories, *tasks)
+        self._files = (*before, *_files_of(tasks))
 
-def _files_of(directories: Iterable[Path]) -> _Files:
+
+def _files_of(folders: Iterable[Path]) -> _Files:
     """Return what shows a change: each file with its time and its size."""
-    return tuple(_seen(path) for directory in directories for path in sorted(directory.rglob("*.toml")))
+    return tuple(_seen(path) for folder in folders for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 def _seen(path: Path) -> tuple[str, int, int]:
@@ -73,7 +81,7 @@ class ToldCases:
 
     def __init__(self, suites: Mapping[str, Suite]) -> None:
         self._solved = kept_out_of(suites)
-        asked = {(name, case.name): case.asked for name, suite in suites.items() for case in suite.cases}
+        asked = {(name, case): text for name, suite in suites.items() for case, text in suite.asked().items()}
         self._asked = Solutions[CaseName](asked)
 
     def told_by(self, asked: str, answers: Iterable[str]) -> dict[CaseName, str]:

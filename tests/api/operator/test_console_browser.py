@@ -3,11 +3,12 @@
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
-from api_harness import Service
-from console_pages import ADMIN, ANOTHERS, LIVE, READER, START, OpenPage, chromium, open_page, world
+from api_harness import Service, serve
+from console_pages import ADMIN, ANOTHERS, KEYS, LIVE, READER, START, OpenPage, chromium, open_page, world
 from console_world import SCRIPT, TURNS, VERSIONS, inference_id, reward, turn
 from playwright.sync_api import Browser, Page, Route, expect
 
@@ -121,7 +122,7 @@ def test_the_filter_leaves_what_matches(open_page: OpenPage) -> None:
     for text in page.locator(".reward .why").all_inner_texts():
         assert "rejected" in text
     page.locator("#filter").fill("nobody said this")
-    expect(page.locator("#stream")).to_have_text("none of these match")
+    expect(page.locator("#stream")).to_have_text(re.compile("None of these match: .*"))
     expect(page.locator("#shown")).to_have_text("0 of 200 rewards")
     page.locator("#filter").fill("")
     page.locator("#older").click()
@@ -262,7 +263,7 @@ def test_what_is_open_is_refused_under_a_key_that_may_not_see_it(open_page: Open
     expect(page.locator("#tree")).to_contain_text(f"no session {FIRST}")
     expect(page.locator("#tree .row")).to_have_count(0)
     page.keyboard.press("Escape")
-    expect(page.locator("#session-list")).to_contain_text("no sessions")
+    expect(page.locator("#session-list")).to_contain_text("No session")
 
 
 def test_a_session_that_forks_is_drawn_as_a_tree(open_page: OpenPage, world: Service) -> None:
@@ -312,3 +313,29 @@ def test_what_is_wrong_is_said(world: Service, chromium: Browser) -> None:
         world.store.broken = False
     expect(page.locator("#problem")).to_be_hidden()
     context.close()
+
+
+def test_what_is_empty_says_how_it_begins(tmp_path: Path, open_page: OpenPage) -> None:
+    """Of a service that nobody has used yet: each chart and each list, in every view."""
+    with serve(tmp_path / "service", keys=KEYS) as service:
+        page = open_page("#overview", key=ADMIN, of=service)
+        said: dict[str, str] = {}
+        for number, view in enumerate(VIEWS, 1):
+            page.keyboard.press(str(number))
+            page.wait_for_selector(f"#{view} .empty")
+            for figure in page.locator(f"#{view} figure").all():
+                expect(figure.locator(".empty")).to_be_visible()
+            said |= dict.fromkeys(page.locator(f"#{view} .empty:visible").all_inner_texts(), view)
+        figures = page.locator("figure").count()
+        page.close()  # before what it asks is gone
+    assert [words for words in said if not re.fullmatch(r"[A-Z].{12,}\.", words)] == []
+    assert figures > 20
+    assert set(said.values()) == set(VIEWS)
+
+
+def test_a_chart_whose_figures_are_unknown_says_what_it_lacks(open_page: OpenPage) -> None:
+    """Versions have learned here, and none of them says what checkpoints take."""
+    page = open_page("#curves")
+    page.wait_for_selector("#learner-charts canvas")
+    checkpoints = page.locator("#learner-charts figure", has_text="Checkpoints")
+    expect(checkpoints.locator(".empty")).to_have_text("Nothing yet: it begins with a checkpoint.")

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from kept_world import another_model, append, past
+from sandboxed import require_bubblewrap
 from service_tree import Service, wait_for
+from task_folders import base_of, small_base, write_task
 
 from core.errors import ConfigError
 from core.events import PolicyVersion
@@ -31,6 +33,17 @@ def suite(directory: Path, cases: int, wanted: str = "") -> Path:
     )
     (directory / "cases.toml").write_text("\n".join(case.format(n=n, c=checker) for n in range(cases)))
     return directory
+
+
+def add_task(suite: Path, images: Path) -> dict[str, str]:
+    """Add a task that any work solves to a suite, and return the settings by which its image is had."""
+    require_bubblewrap()
+    images.mkdir(mode=0o755)
+    small_base(images)
+    write_task(suite / "task")
+    task = '[[case]]\nname = "task"\ntask = "task"\ntool_set = "lines"\nbudget = { calls = 4 }\n'
+    (suite / "task.cases.toml").write_text(task)
+    return {"rollouts.images": json.dumps({"*": str(base_of(images))}).replace(": ", " = ")}
 
 
 @pytest.fixture
@@ -58,10 +71,15 @@ def described(service: Service, version: int) -> dict[str, Any]:
 def test_enough_cases_let_it_go_live_and_few_keep_it_for_a_person(
     service: Service, replay: Path, tmp_path: Path
 ) -> None:
-    few = hand_over(replay, service, suite(tmp_path / "few", 5))
+    cases = suite(tmp_path / "few", 5)
+    images = add_task(cases, tmp_path / "images")
+    overrides = {"ONWARD_ROLLOUTS__IMAGES": images["rollouts.images"]}
+    allowed = Limits(allow_commands=True)
+    few = propose(replay, service.directory, cases, allowed, Bounds(), 0.05, overrides)
     assert few.verdict is not None
     assert few.verdict.action == "hold"
     assert "not shown to be no worse by 5.0%" in few.verdict.why
+    assert (few.verdict.figures["cases_cases"], few.verdict.figures["cases_unscored"]) == (6, 0)
 
     enough = hand_over(replay, service, suite(tmp_path / "enough", 40))
     assert enough.verdict is not None
@@ -105,7 +123,9 @@ def test_adapters_are_learned_offline_judged_and_proposed_as_adapters(
 
 def test_what_nothing_has_judged_is_asked_the_services_own_cases(make_service: MakeService, tmp_path: Path) -> None:
     cases = suite(tmp_path / "own", 40)
-    service = make_service(**{"learner.enabled": "false", "release.evals.suite": str(cases)})
+    settings = {"release.evals.suite": str(cases), "release.evals.allow_commands": "true"}
+    settings |= add_task(cases, tmp_path / "images")
+    service = make_service(**{"learner.enabled": "false", **settings})
     append(service.directory, past(TURNS))
     service.start()
     replay_log(service.directory, tmp_path / "replay", None, None)
@@ -115,7 +135,7 @@ def test_what_nothing_has_judged_is_asked_the_services_own_cases(make_service: M
     wait_for(lambda: described(service, version.version.version)["state"] == "live", what="the release of what passed")
     verdict = described(service, version.version.version)["verdict"]
     assert (verdict["action"], verdict["against"], verdict["proposed"]) == ("pass", 1, True)
-    assert verdict["figures"]["cases_cases"] == 40
+    assert (verdict["figures"]["cases_cases"], verdict["figures"]["cases_unscored"]) == (41, 0)
 
 
 def test_a_suite_whose_solutions_may_have_been_learned_judges_nothing(

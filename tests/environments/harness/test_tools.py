@@ -222,7 +222,7 @@ def test_search_finds_by_meaning_and_sees_what_was_changed(repository: Path) -> 
 
 
 def test_search_refuses_what_would_fill_this_machines_memory(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("environments.harness.tools.search._MOST_CHARACTERS", 50)
+    monkeypatch.setattr("environments.harness.tools.reading._MOST_CHARACTERS", 50)
     search = ("search", {"query": "add"})
     refused, _, found = texts(repository, search, ("terminal", {"command": "rm -r *; echo add >a.txt"}), search)
     assert "too much text" in refused

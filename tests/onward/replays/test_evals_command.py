@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 from api_harness import MODEL, Service, serve, wait_for
+from sandboxed import require_bubblewrap
+from shown_examples import WORKED, commands, of_test
+from task_folders import base_of, small_base, write_task
+from worked import calling
 
 from core.errors import ConfigError
 from core.events import PolicyVersion
@@ -96,8 +100,10 @@ def test_two_are_put_side_by_side(tmp_path: Path, service: Service, capsys: pyte
 
 def test_the_documented_suite_is_one(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "evals.md").read_text()
-    (tmp_path / "cases.toml").write_text(text.split("```toml")[1].split("```")[0])
-    assert [case.group for case in load_suite(tmp_path).cases] == ["all", "formats"]
+    asked, worked_on = (block.split("```")[0] for block in text.split("```toml")[1:3])
+    write_task(tmp_path / "tasks" / "one-helper")
+    (tmp_path / "cases.toml").write_text(asked + worked_on)
+    assert [case.group for case in load_suite(tmp_path).cases] == ["all", "formats", "repairs"]
 
 
 @pytest.mark.parametrize(
@@ -122,3 +128,73 @@ def test_the_exit_code_says_whether_all_is_well(tmp_path: Path, service: Service
         with pytest.raises(SystemExit) as ended:
             app([*arguments, *more])
         assert ended.value.code == code
+
+
+CALC = """\
+def clamp(value, low, high):
+    if value < low:
+        return low
+    if value > high:
+        return high
+    return value
+"""
+CALLS = "from calc import clamp\n\n\ndef percent(value):\n    return clamp(value, 0, 100)\n"
+COPIES = CALC.replace("clamp", "percent").replace("value", "share").replace("low", "least").replace("high", "most")
+JUDGES = """\
+#!/bin/sh
+if grep -q "def percent" percent.py; then echo 1; else echo 0; fi >/logs/verifier/reward.txt
+"""
+
+
+def test_a_task_is_worked_on_with_tools_and_a_copy_of_a_helper_loses(
+    tmp_path: Path, service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_bubblewrap()
+    small_base(tmp_path)
+    suite = tmp_path / "suite"
+    dockerfile = "FROM base\nWORKDIR /app\nCOPY calc.py ./\n"
+    write_task(suite / "percent", tests=JUDGES, dockerfile=dockerfile, files={"environment/calc.py": CALC})
+    (suite / "cases.toml").write_text(
+        '[[case]]\nname = "percent"\ntask = "percent"\nmax_tokens = 400\n'
+        "quality = { duplicates = true, most_added_lines = 8 }\n"
+    )
+    service.policy.context_length = 50_000
+    url, kept = f"{service.url}/v1", str(tmp_path / "kept")
+    places = {"TASKS": suite, "onward": MODEL, "http://127.0.0.1:8000/v1": url}
+    places |= {"python:3.*-slim*=machine": f"*={base_of(tmp_path)}"}
+    (shown,) = commands(of_test(WORKED, "docs/evals.md"), places)
+
+    def worked(content: str) -> dict[str, Any]:
+        write = ("write", {"path": "percent.py", "content": content})
+        service.policy.scripts.extend([calling(write), calling(("done", {}))])
+        with pytest.raises(SystemExit, match="0"):
+            app([*shown[1:], "--json", "--images", kept])
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)["cases"]["percent"]
+        return found
+
+    right = worked(CALLS)
+    assert (right["score"], right["calls"], right["ending"], right["right"]) == (1.0, 2, "done", True), right
+    assert right["tokens"] > 0
+    copied = worked(COPIES)
+    assert (copied["score"], copied["reward"]) == (0.0, 1.0), "its tests are content"
+    assert copied["why"] == "percent.py:1 (percent) says again what calc.py:1 (clamp) says"
+    assert worked(CALLS + "\n" * 4)["why"] == "it adds 9 lines, and 8 are allowed"
+    turns = wait_for(lambda: service.all_turns() if len(service.all_turns()) == 6 else [], "all turns")
+    assert {(turn.learn, turn.purpose, turn.environment) for turn in turns} == {(False, "side", "simulated")}
+    service.policy.default = calling(("done", {}))
+    with pytest.raises(SystemExit, match="1"):
+        app([*shown[1:], "--json", "--images", kept, "--live-model", MODEL])
+    both = json.loads(capsys.readouterr().out)
+    assert {name: (task["calls"], task["right"]) for name, task in both["tasks"].items()} == {
+        "candidate: percent": (1, False),
+        "live: percent": (1, False),
+    }
+    assert both["live_provenance"]["versions"] == ["1", "1"]
+    with pytest.raises(SystemExit, match="0"):
+        app([*shown[1:], "--images", kept])
+    told = capsys.readouterr().out
+    assert "worked on: percent: 1 calls, " in told
+    assert "wrong: percent: its tests give 0, less than 1 (the work ended: done)" in told
+    assert not run(suite, (url, MODEL), None, LIMITS, 0.05, None)
+    told = capsys.readouterr().out
+    assert "could not run: percent: it is a task, which runs commands, and these are not allowed" in told

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from scripted_sglang import ScriptedSglang
+from task_folders import write_task
 
 from core.errors import ConfigError
 from core.events import Release
 from core.ids import UNKNOWN, PolicyRef, base_ref
 from core.operations.fleet import ReplicaStatus
+from environments.errors import InfrastructureFailure
 from onward.wiring.engines import ask_fleet
 from onward.wiring.foundation import Foundation, open_foundation
 from onward.wiring.releases import build_releases
@@ -120,3 +122,27 @@ def test_a_controller_alone_asks_a_fleet(tmp_path: Path) -> None:
         releases = build_releases(foundation, foundation.log, None)
         with closing(releases):
             assert releases._cases is not None
+
+
+def test_a_suite_of_tasks_is_refused_where_no_sandbox_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = suite(tmp_path / "suite")
+    write_task(cases / "task")
+    (cases / "cases.toml").write_text('[[case]]\nname = "a"\ntask = "task"\n')
+
+    async def fails(kept: Path) -> None:
+        raise InfrastructureFailure("sandbox", "bwrap is not here")
+
+    monkeypatch.setattr("onward.wiring.evals.task_cases.require_sandboxes", fails)
+    overrides = {**SGLANG, "ONWARD_RELEASE__EVALS__SUITE": str(cases), "ONWARD_RELEASE__EVALS__ALLOW_COMMANDS": "true"}
+    with (
+        closing(open_foundation(tmp_path / "service", overrides)) as foundation,
+        pytest.raises(ConfigError, match=r"the suite has tasks \('a'\), and no sandbox opens here: sandbox: bwrap"),
+    ):
+        build_releases(foundation, foundation.log, None)
+    wants = '[environment]\nnetwork_mode = "public"\n'
+    write_task(cases / "task", wants)
+    with (
+        closing(open_foundation(tmp_path / "service", overrides)) as foundation,
+        pytest.raises(ConfigError, match=r"case 'a': task: .*it wants a network"),
+    ):
+        build_releases(foundation, foundation.log, None)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from logged_world import START
 from rollouts_world import task
+from task_folders import write_task
 
 from core.errors import ConfigError
 from core.settings import LearnerSettings, Settings
@@ -103,3 +104,20 @@ def test_rollouts_leave_out_the_tasks_that_tell_a_case_and_name_them(
     with pytest.raises(ConfigError, match=r"rollouts\.task_sets\.mixed: each of its tasks tells a case that"):
         planned(monkeypatch, settings, TaskSet("mixed", (asks, solves)))
     assert planned(monkeypatch, Settings(), *sets).sets == sets
+
+
+def test_a_task_that_is_a_case_is_told_by_its_instruction_and_kept_out_as_its_solution_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task lies outside of the suite, and its files are watched there."""
+    solves = write_task(tmp_path / "work", files={"solution/solve.sh": "echo one two three"}) / "solution" / "solve.sh"
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite" / "cases.toml").write_text('[[case]]\nname = "worked"\ntask = "../work"\n')
+    settings = settings_of(tmp_path / "suite")
+    watched = WatchedSuites(settings.learner)
+    assert watched().solutions == ["echo one two three"]
+    solves.write_text("echo one two three four")
+    assert watched().solutions == ["echo one two three four"]
+    asks = task("it", (tmp_path / "work" / "instruction.md").read_text())
+    plan = planned(monkeypatch, settings, TaskSet("own", (asks, task("other", "Sort a list of words."))))
+    assert [each.name for each in plan.sets[0].tasks] == ["other"]

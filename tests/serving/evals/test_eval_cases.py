@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from core.errors import ConfigError
-from serving.evals.cases import load_suite
+from learner.sequences.resemblance import Solutions
+from serving.evals.cases import Quality, TaskCase, load_suite
 from serving.evals.checkers import Checker, Command
 
 GOOD = """
@@ -72,6 +73,61 @@ def test_the_digest_is_of_what_the_cases_say_and_not_of_their_files(tmp_path: Pa
     assert load_suite(tmp_path).digest == first
 
 
+TASK = '[[case]]\nname = "add"\ntask = "tasks/add"\nquality = { duplicates = true }\n'
+
+
+def with_task(directory: Path) -> Path:
+    """Write a suite of a case and a task, and return the task's folder."""
+    task = directory / "tasks" / "add"
+    for name, content in {
+        "task.toml": 'schema_version = "1.4"\n',
+        "instruction.md": "Repair add.",
+        "tests/test.sh": "#!/bin/sh\n",
+        "solution/solve.sh": "#!/bin/sh\ncp /solution/add.py .\n",
+        "solution/add.py": "def add(one, other):\n    return one + other\n",
+        "solution/empty.txt": "\n",
+    }.items():
+        (task / name).parent.mkdir(parents=True, exist_ok=True)
+        (task / name).write_text(content)
+    (task / "solution" / "picture").write_bytes(b"\xff\xfe")
+    (directory / "a.toml").write_text(GOOD + TASK)
+    return task
+
+
+def test_a_task_is_a_case_whose_files_are_of_the_suite(tmp_path: Path) -> None:
+    task = with_task(tmp_path)
+    suite = load_suite(tmp_path)
+    case = suite.cases[-1]
+    assert isinstance(case, TaskCase)
+    assert (case.at_least, case.tool_set, case.budget.calls, case.quality) == (
+        1.0,
+        "usual",
+        100,
+        Quality(duplicates=True),
+    )
+    assert suite.tasks == {"add": task}
+    of_task = {name: text for name, text in suite.solutions().items() if name.startswith("add: ")}
+    assert of_task.keys() == {"add: solution/solve.sh", "add: solution/add.py"}
+    assert "return one + other" in of_task["add: solution/add.py"]
+    (task / "tests" / "test.sh").write_text("#!/bin/sh\nexit 1\n")
+    assert load_suite(tmp_path).digest != suite.digest
+
+
+def test_what_resembles_a_tasks_solution_is_known(tmp_path: Path) -> None:
+    with_task(tmp_path)
+    (tmp_path / "tasks/add/solution/add.py").write_text("def total(xs):\n    return sum(x * x for x in xs if x > 0)\n")
+    solutions = Solutions(load_suite(tmp_path).solutions())
+    assert solutions.resembled_by("def sum_of(xs):\n    return sum(x * x for x in xs if x > 0)") is not None
+    assert solutions.resembled_by("def other(ys):\n    return max(ys)") is None
+
+
+def test_a_task_that_nobody_would_be_asked_is_refused(tmp_path: Path) -> None:
+    with_task(tmp_path)
+    (tmp_path / "a.toml").write_text(GOOD)
+    with pytest.raises(ConfigError, match=r"tasks/add: it is a task, and no case of the suite names it"):
+        load_suite(tmp_path)
+
+
 SUM = '[[case]]\nname = "sum"\nprompt = "?"\n'
 EXACT = 'checker = { kind = "exact", text = "5" }\n'
 
@@ -80,6 +136,13 @@ EXACT = 'checker = { kind = "exact", text = "5" }\n'
     ("text", "said"),
     [
         ("", "case: Field required"),
+        (TASK, r"case 'add': task: .*/tasks/add has no task\.toml"),
+        (TASK.replace("name", "nome"), "case 1: name: Field required"),
+        (TASK + 'prompt = "?"', "case 'add': prompt: Extra inputs"),
+        (TASK + "at_least = 0", "case 'add': at_least: .* greater than 0"),
+        (TASK + "budget = { call = 3 }", "case 'add': budget.call: Extra inputs"),
+        (TASK + 'tool_set = "all"', "case 'add': tool_set"),
+        (TASK.replace("duplicates = true", ""), "case 'add': quality: duplicates, most_added_lines: want one of them"),
         ("[[case]", "a.toml: Expected"),
         ("case = []", "case: there is none"),
         ("case = 3", "case: Input should be a valid tuple"),

@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from serving.evals.cases import CannotRun, Case, Suite
+from serving.evals.cases import CannotRun, Case, Suite, TaskCase
 from serving.evals.command import accepts
 from serving.evals.endpoint import Endpoint
-from serving.evals.run import Limits, run_suite, unscored
+from serving.evals.run import Limits, Solver, Worked, run_suite, unscored
 
 
 def suite_of(*cases: dict[str, Any], directory: Path = Path("/nowhere")) -> Suite:
@@ -74,6 +74,33 @@ def test_what_cannot_run_has_no_score_and_says_why() -> None:
     found = asyncio.run(run_suite(suite_of(SAYS_YES, SAYS_YES, command), answer, Limits()))
     assert [result.score for result in found] == [1.0, None, None]
     assert unscored(found) == {"1": "503: away", "2": "its checker is a command, and these are not allowed"}
+
+
+def test_a_task_is_right_by_its_tests_and_its_rules_and_no_failure_of_others_is_a_lost_one() -> None:
+    made = tuple(TaskCase.model_validate({"name": str(n), "task": "t", "at_least": 0.5}) for n in range(4))
+    suite = Suite(made, {case.name: Path("/nowhere") for case in made}, "digest")
+    told: list[str] = []
+
+    async def solve(case: TaskCase) -> Worked:
+        if case.name == "3":
+            raise CannotRun("disk: disk: No space left on device")
+        return {"0": Worked(0.5), "1": Worked(0.4, ending="budget"), "2": Worked(1.0, ("it adds 9 lines",))}[case.name]
+
+    def run(solver: Solver | None, *, allowed: bool) -> dict[str, tuple[float | None, str]]:
+        limits, heard = Limits(allow_commands=allowed), lambda result: told.append(result.case.name)
+        found = asyncio.run(run_suite(suite, yes, limits, solver, heard))
+        return {result.case.name: (result.score, result.why) for result in found}
+
+    assert run(solve, allowed=True) == {
+        "0": (1.0, ""),
+        "1": (0.0, "its tests give 0.4, less than 0.5 (the work ended: budget)"),
+        "2": (0.0, "it adds 9 lines"),
+        "3": (None, "disk: disk: No space left on device"),
+    }
+    assert sorted(told) == ["0", "1", "2", "3"]
+    refused = (None, "it is a task, which runs commands, and these are not allowed")
+    assert set(run(solve, allowed=False).values()) == {refused}
+    assert {score for score, _ in run(None, allowed=True).values()} == {None}
 
 
 def test_cases_beyond_the_budget_could_not_run() -> None:

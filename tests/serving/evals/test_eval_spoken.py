@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from byte_renderer import ByteRenderer
 from case_world import Letters
 from fleet_table import LIVE
 from local_world import answers, request
@@ -14,12 +15,12 @@ from policy_world import World, fleet_of
 from scripted_sglang import Line, dies, dies_after_a_token, is_busy, refuses
 
 from core.errors import EngineUnavailable, InvalidRequest
-from core.events import VersionSpan
+from core.events import Sampling, VersionSpan
 from core.ids import UNKNOWN, PolicyRef, base_ref
 from core.ports import GenerateRequest, TokenChunk
 from serving.engines.local import LocalEngine
 from serving.evals.cases import CannotRun, Case
-from serving.evals.engine_answers import EngineAnswers, Lost
+from serving.evals.engine_answers import EngineAnswers, EngineTalk, Lost, NoRoom, Said
 
 CASE = Case.model_validate(
     {"name": "case", "prompt": "!!", "checker": {"kind": "exact", "text": "yes"}, "max_tokens": 2}
@@ -88,6 +89,21 @@ def test_what_the_model_cannot_do_is_not_asked_again() -> None:
     with pytest.raises(CannotRun, match="too long") as raised:
         ask(InvalidRequest("too long"))
     assert not isinstance(raised.value, Lost)
+
+
+def test_a_conversation_says_what_a_model_has_no_room_for_and_what_it_cannot_be_shown() -> None:
+    asked, tools = [{"role": "user", "content": "!!"}], [{"type": "function"}]
+
+    def say(most: int, refused: str | None = None) -> Said:
+        talk = EngineTalk(Says(chunk("yes", finish_reason="stop")), ByteRenderer(refused), LIVE)  # type: ignore[arg-type]
+        return asyncio.run(talk.say(asked, tools, Sampling(max_tokens=most)))
+
+    said = say(20)
+    assert (said.text, said.output_tokens) == ("yes", 3)
+    with pytest.raises(NoRoom, match=rf"^{said.prompt_tokens} tokens and an answer of 90 exceed the model's context"):
+        say(90)
+    with pytest.raises(CannotRun, match="the model cannot be shown tools: its template has no place"):
+        say(20, "its template has no place")
 
 
 # ------------------------------------------------------------------------------------------------ of a fleet

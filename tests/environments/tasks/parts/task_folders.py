@@ -13,7 +13,7 @@ from environments.tasks.task import Task
 
 _TOOLS = (
     *("cp", "mv", "tar", "test", "false", "true", "wc", "grep", "stat", "mkfifo", "truncate", "setsid"),
-    *("tee", "dirname", "mknod", "mount", "chown"),
+    *("tee", "dirname", "mknod", "mount", "chown", "sha1sum"),
 )
 PASSES = "#!/bin/sh\necho 1 >/logs/verifier/reward.txt\n"
 

@@ -1,0 +1,76 @@
+"""Makes the tasks of eval cases ready for sandboxes, in a process of its own.
+
+What sandboxes stand on must be readable for their users, who exist nowhere else. Whoever asks may be a service whose
+files are nobody else's: how a process makes its files holds for all of its threads."""
+
+import asyncio
+import base64
+import os
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from environments.errors import EnvironmentFault, InfrastructureFailure, TaskError
+from environments.sandboxes.bubblewrap.adapter import Bubblewrap
+from environments.sandboxes.sandbox import SandboxSpec
+from environments.tasks.commands import said
+from environments.tasks.harbor.folder import read_task
+from environments.tasks.preparing import images_of, prepare
+from environments.tasks.task import Task
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_READABLE: Final = 0o022
+_LONGEST_SECONDS: Final = 3600.0
+_START: Final = "import sys; sys.path.append(sys.argv.pop(1)); from environments.cases.prepared import main; main()"
+
+
+async def require_sandboxes(folder: Path) -> None:
+    """Open a sandbox and close it. Raises InfrastructureFailure, which says what this machine lacks."""
+    sandboxes = Bubblewrap(folder / "sandboxes")
+    try:
+        await (await sandboxes.open(SandboxSpec())).close()
+    finally:
+        await sandboxes.close()
+
+
+async def prepared(folders: Sequence[Path], kept: Path, images: Mapping[str, str]) -> list[Task | str]:
+    """Return the tasks of these folders; in the place of one that cannot be had, why not.
+
+    Images are kept below `kept`; `images` says what stands for those that no engine can pull. Nothing is lent."""
+    asked = base64.b64encode(pickle.dumps((list(folders), kept, dict(images)))).decode()
+    command = (sys.executable, "-c", _START, str(_ROOT), asked)
+    try:
+        told = await said(command, _LONGEST_SECONDS, "image")
+    except InfrastructureFailure as failure:
+        return [str(failure)] * len(folders)
+    made: list[Task | str] = pickle.loads(base64.b64decode(told.splitlines()[-1]))
+    return made
+
+
+async def _prepared(folders: Sequence[Path], kept: Path, images: Mapping[str, str]) -> list[Task | str]:
+    found = await images_of(kept / "images", images)
+    done: list[Task | str] = []
+    for folder in folders:
+        try:
+            done.append(await prepare(read_task(folder), found))
+        except EnvironmentFault as fault:
+            done.append(str(fault))
+    return done
+
+
+def check_task(folder: Path) -> None:
+    """Check a task's folder. Raises TaskError for one that is not well formed, or wants what no eval case has."""
+    if read_task(folder).settings.environment.networked:
+        raise TaskError(f"{folder}/task.toml: it wants a network, and tasks of eval cases have none")
+
+
+def main() -> None:
+    os.umask(_READABLE)
+    folders, kept, images = pickle.loads(base64.b64decode(sys.argv[1]))
+    print(base64.b64encode(pickle.dumps(asyncio.run(_prepared(folders, kept, images)))).decode())
+
+
+if __name__ == "__main__":
+    main()
