@@ -3,12 +3,12 @@
 A reader takes its own version and every older one. Whatever changes what an event can say, even an added field, makes
 a new version, so that an older build stops at it instead of dropping what it does not know.
 
-Since schema 6 a tool call, an outcome and a reward say which tokens they are about, in what words, and what a user
-wrote instead; and a reward whose outcomes it had in sight, and an outcome whether its words may teach. Since schema 5 a
-reward may be void, and says whether its turn was simulated. Since schema 4 a turn says which client asked, in which
-protocol, and what of its request was ignored; it may have followed a grammar, or name the sets of ids that it was
-sampled from. Since schema 3 a version may be of another policy than the base one; up to schema 2 it is a number, and of
-that one.
+Since schema 7 a version says which eval suites were kept out of it. Since schema 6 a tool call, an outcome and a reward
+say which tokens they are about, in what words, and what a user wrote instead; and a reward whose outcomes it had in
+sight, and an outcome whether its words may teach. Since schema 5 a reward may be void, and says whether its turn was
+simulated. Since schema 4 a turn says which client asked, in which protocol, and what of its request was ignored; it may
+have followed a grammar, or name the sets of ids that it was sampled from. Since schema 3 a version may be of another
+policy than the base one; up to schema 2 it is a number, and of that one.
 
 A version of the base policy is a number in every record and answer, as it was when there was no other policy; any other
 is text. So what speaks of the base policy alone is, byte for byte, what it was.
@@ -22,7 +22,7 @@ from core.errors import InvalidRequest, NewerSchema, Undecodable
 from core.events import Event
 from core.ids import BASE, PolicyRef, base_ref
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 T = TypeVar("T")
 
 

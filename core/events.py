@@ -1,8 +1,7 @@
 """The vocabulary: what the stages say to each other, in the order the data meets it.
 
 Every event is frozen and versioned by its codec. A field that is None (or an empty tuple) says that nothing was
-recorded, never zero. Times are UTC; durations carry their unit in the name.
-"""
+recorded, never zero. Times are UTC; durations carry their unit in the name."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -110,8 +109,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 class GrammarMasks(msgspec.Struct, frozen=True, kw_only=True):
     """What the masks that a grammar made are made again of, beside the grammar, the tokenizer and the output tokens.
 
-    `digest` is of all masks along the output tokens (`core.grammars.masks`): whoever makes them again sees by it
-    whether they are the same."""
+    `digest` is of all masks along the output tokens (`core.grammars.masks`), to see whether they came out the same."""
 
     library: str
     version: str
@@ -144,8 +142,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag="completion"):
     """One turn exactly as the engine produced it.
 
     Written by api after generation and before the last chunk is sent; read by ingest (to the store), scoring (to open
-    the ledger) and, through the store, by the learner.
-    """
+    the ledger) and, through the store, by the learner."""
 
     inference_id: InferenceId
     session_id: SessionId
@@ -329,6 +326,15 @@ class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
     proposed: bool = True  # made offline; False: the learner's, judged on its way to users
 
 
+class SuiteKeptOut(msgspec.Struct, frozen=True, kw_only=True):
+    """An eval suite whose solutions were kept out of a version's update; `turns` were left out because of it."""
+
+    suite: str  # its directory
+    digest: str  # of its cases
+    solutions: int
+    turns: int
+
+
 class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy_version"):
     """A set of weights and where it came from. Written by the learner (live or offline); read by serving and api."""
 
@@ -345,6 +351,7 @@ class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True, tag="policy_versi
     weights: str  # blob path of the weights' manifest
     created_at: datetime
     verdict: GateVerdict | None = None  # None: nothing has judged it yet
+    kept_out: tuple[SuiteKeptOut, ...] = ()  # none: no suite was, or a build before schema 7 made it
 
     @property
     def is_proposed(self) -> bool:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from core.stages.sources import OwnRecords
 from core.stages.stage import Stage
 from learner import skipped
 from learner.batches.backlog import Backlog, Bounds, refusal
+from learner.batches.kept_out import SuiteAdmission
 from learner.batches.mixture import Mixture
 from learner.checkpointing import Checkpointing
 from learner.directory_lock import DirectoryLock
@@ -29,7 +30,7 @@ from learner.publishing import Publisher, Remaking
 from learner.rank_group import RankGroup
 from learner.reliving import Reliving, Unlike
 from learner.sequences.masks import masks_of
-from learner.sequences.resemblance import Solutions
+from learner.sequences.resemblance import KeptOut
 from learner.sequences.scored import ScoredTurn
 from learner.timing import DISK_BYTES, Pace
 from learner.traces import VersionTraces
@@ -60,16 +61,16 @@ class Learner(Stage):
         model: Path,
         directory: Path,
         clock: Clock,
-        solutions: Mapping[str, str] | None = None,
+        kept_out: Callable[[], KeptOut] = KeptOut,
         tokenizer_digest: str | None = None,
         ranks: Ranks = ALONE,
         record_attempts: int = RECORD_ATTEMPTS,
     ) -> None:
-        """Make a learner. Turns that resemble `solutions` of eval cases, or have another tokenizer, do not train.
+        """Make a learner. Turns that resemble a solution of `kept_out`, or have another tokenizer, do not train.
 
         `ranks`: the processes that follow this one."""
         super().__init__()
-        self._solutions = Solutions(solutions or {})
+        self._eval_suites = SuiteAdmission(kept_out)
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
         self._masks = masks_of(model)
@@ -184,6 +185,7 @@ class Learner(Stage):
     def _due_batch(self) -> list[ScoredTurn]:
         """Return a batch; [] when none is due, or while the store still lacks the turns."""
         while self._backlog.is_ready(self._settings.batch, self._clock.now()):
+            self._eval_suites.look_again()
             chosen = self._backlog.choose(self._settings.batch, self._clock.now())
             found: dict[InferenceId, Completion] = {}
             take_all(chosen, partial(self._find, found), self._set_aside, self._record_attempts)
@@ -221,9 +223,8 @@ class Learner(Stage):
 
     def _leave_out(self, reward: Reward, turn: Completion) -> None:
         """Remove the turn unless it may train. Raises what a batch with it would make an update raise."""
-        why = refusal(turn, reward, self._bounds) or ("eval_solution" if self._solutions.recalled_in(turn) else None)
-        if reward.void and reward.inference_id not in self._backlog.applied:
-            why = "void"  # what has trained is taken back instead
+        is_void = reward.void and reward.inference_id not in self._backlog.applied  # else what it taught is taken back
+        why = "void" if is_void else refusal(turn, reward, self._bounds) or self._eval_suites.refusal(turn)
         if why is None:
             try_to_pack(self._backlog.scored(reward, turn), self._masks)
         else:
@@ -273,6 +274,7 @@ class Learner(Stage):
             released=tuple(self._lineage.released),
             held_to=self._lineage.anchor,
             afresh=self._afresh,
+            kept_out=self._eval_suites.take(),
         )
         self._drops, self._afresh = {}, False
         self._lineage.extend(version)

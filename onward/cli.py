@@ -17,7 +17,7 @@ from onward.backups.commands import backup, restore
 from onward.commands.accounts.audit_commands import audit
 from onward.commands.accounts.key_commands import keys
 from onward.commands.dead_letter_commands import dead_letters
-from onward.commands.eval_commands import evals, ope, propose
+from onward.commands.eval_commands import evals, ope, propose, suite
 from onward.commands.exports.commands import export
 from onward.commands.midtrain_command import midtrain
 from onward.commands.operators.commands import alarms, alerts
@@ -56,6 +56,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "compare",
         "rescore",
         "evals",
+        "suite",
         "ope",
         "judge",
         "midtrain",
@@ -135,6 +136,7 @@ for _row in STAGES:
 app.command(evals)
 app.command(ope)
 app.command(propose)
+app.command(suite)
 app.command(alarms)
 app.command(alerts)
 app.command(audit)

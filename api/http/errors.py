@@ -95,7 +95,8 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def _said(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
-    return {"message": _bounded(message), "type": kind, "param": None if param is None else _bounded(param), "code": code}
+    bounded = None if param is None else _bounded(param)
+    return {"message": _bounded(message), "type": kind, "param": bounded, "code": code}
 
 
 def _bounded(words: str) -> str:

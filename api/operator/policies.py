@@ -35,7 +35,10 @@ from core.store.work import View
 _LARGEST_PAGE = 1000
 _DEFAULT_LIMIT = 100
 _ORDERS_SHOWN = 10
-_SHOWN = ("version", "policy", "digest", "parent", "manifest", "turns", "updates", "metrics", "weights", "created_at")
+_SHOWN = (
+    *("version", "policy", "digest", "parent", "manifest", "turns", "updates", "metrics", "weights", "created_at"),
+    *("verdict", "kept_out"),
+)
 
 
 _ORDERS: dict[OrderKind, str] = {
@@ -86,7 +89,8 @@ def policies_router(context: Context) -> APIRouter:
         With `before`, those before that version; `next` is the `before` of the next page, null where there is none.
 
         `servable` says how soon each could serve again: `now`, after a `rebuild` of `about_s` seconds, or not at all
-        (`lost`, which then says why).
+        (`lost`, which then says why). `kept_out` names the eval suites whose solutions were kept out of its update,
+        each with the digest of its cases, its solutions, and the turns that were left out because of it.
 
         `held_by` lists the alarms under which candidates wait, until they are acknowledged or closed (of another
         namespace's only that there is one); `orders` the newest orders, with who gave them."""
@@ -191,5 +195,4 @@ def _model(context: Context) -> dict[str, Any]:
 
 def _described(policy: PolicyVersion, state: str, soon: Servable) -> dict[str, Any]:
     fields = to_builtins(policy)
-    shown = {name: fields[name] for name in _SHOWN}
-    return {"state": state, **shown, "verdict": fields["verdict"], **to_builtins(soon)}
+    return {"state": state, **{name: fields[name] for name in _SHOWN}, **to_builtins(soon)}

@@ -249,11 +249,11 @@ def _said(error: ErrorDetails) -> str:
 
 
 def _kept_out(settings: Settings) -> Settings:
-    """Keep the eval suite of the releases out of training, unless another suite is kept out."""
+    """Keep the eval suite of the releases out of training, too."""
     suite, learner = settings.release.evals.suite, settings.learner
-    if suite is None or learner.admission.keep_out is not None:
+    if suite is None or suite in learner.admission.keep_out:
         return settings
-    admission = learner.admission.model_copy(update={"keep_out": suite})
+    admission = learner.admission.model_copy(update={"keep_out": (*learner.admission.keep_out, suite)})
     return settings.model_copy(update={"learner": learner.model_copy(update={"admission": admission})})
 
 

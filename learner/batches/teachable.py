@@ -1,17 +1,15 @@
 """What of a past may be learned from, for whoever learns from it without a running learner: midtraining and exports."""
 
-from collections.abc import Mapping
-
 from core.events import Completion, Reward
 from learner.batches.backlog import Bounds, refusal
-from learner.sequences.resemblance import Solutions
+from learner.sequences.resemblance import KeptOut
 
 
 class Teachable:
-    """Says of a turn with its latest reward why it teaches nothing. `solutions`: of eval cases, which are kept out."""
+    """Says of a turn with its latest reward why it teaches nothing."""
 
-    def __init__(self, bounds: Bounds, solutions: Mapping[str, str]) -> None:
-        self._bounds, self._solutions = bounds, Solutions(solutions)
+    def __init__(self, bounds: Bounds, kept_out: KeptOut) -> None:
+        self._bounds, self._kept_out = bounds, kept_out
 
     def refusal(self, turn: Completion, reward: Reward | None) -> str | None:
         """Return why the turn teaches nothing; None when it may.
@@ -25,4 +23,4 @@ class Teachable:
         why = refusal(turn, reward, self._bounds)
         if why is not None:
             return why
-        return "eval_solution" if self._solutions.recalled_in(turn) else None
+        return "eval_solution" if self._kept_out.cases_recalled_in(turn) else None

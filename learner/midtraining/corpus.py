@@ -4,12 +4,15 @@ A document is {"text": ...}, {"messages": [...], "tools": [...]}, or {"token_ids
 tokens as a model sampled them. In a conversation what the assistant says counts whole, the rest a little: it is context
 rather than something to imitate. In given tokens those within the spans count whole, the rest not at all."""
 
+import json
 from array import array
+from collections.abc import Iterator
 from typing import Any
 
 from jinja2 import TemplateError
 
 from core.errors import ConfigError
+from core.text.edits import text_of_call
 from learner.sequences.packing import Example
 
 CONTEXT_WEIGHT = 0.1
@@ -44,6 +47,32 @@ def windows(example: Example, row_tokens: int, source: int = 0) -> list[Example]
     starts = range(0, max(1, len(example.token_ids) - 1), row_tokens - 1)
     ids, weights = array("i", example.token_ids), example.weights
     return [Example(ids[at : at + row_tokens], weights[at : at + row_tokens], source) for at in starts]
+
+
+def texts_of(tokenizer: Any, document: dict[str, Any]) -> Iterator[str]:
+    """Yield the texts of a document that `encode` takes: each message's, what each call writes, or the whole."""
+    if "text" in document:
+        yield document["text"]
+    elif "messages" not in document:
+        yield tokenizer.decode(document["token_ids"])
+    for message in document.get("messages", ()):
+        yield from _texts_in(message)
+
+
+def _texts_in(message: Any) -> Iterator[str]:
+    """Yield what a message says and what its calls write; nothing of one that has not the form of a message."""
+    match message:
+        case {"content": str(text)}:
+            yield text
+        case {"content": list(parts)}:
+            yield "\n".join(
+                part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)
+            )
+    for call in message.get("tool_calls") or () if isinstance(message, dict) else ():
+        match call:
+            case {"function": {"arguments": arguments}}:
+                written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+                yield text_of_call(written) or written
 
 
 def _given(document: dict[str, Any], vocabulary: int, where: str) -> Example:

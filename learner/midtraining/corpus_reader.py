@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from core.errors import ConfigError
-from learner.midtraining.corpus import encode, windows
+from learner.midtraining.corpus import encode, texts_of, windows
 from learner.midtraining.corpus_files import CorpusPosition, Found, files_of, read_documents
 from learner.sequences.packing import Example
+from learner.sequences.resemblance import NOTHING_KEPT_OUT, KeptOut
 
 Long = Literal["refuse", "split"]
 
@@ -18,13 +19,21 @@ class CorpusReader:
     """A reader of corpora.
 
     `counts` are of the first epoch: documents read; those `too_short` to predict anything; those `split`, and the
-    windows that they became."""
+    windows that they became; and those left out, since they resemble an `eval_solution`."""
 
-    def __init__(self, corpora: Sequence[Path], tokenizer: Any, row_tokens: int, long: Long, source: int = 0) -> None:
+    def __init__(
+        self,
+        corpora: Sequence[Path],
+        tokenizer: Any,
+        row_tokens: int,
+        long: Long,
+        kept_out: KeptOut = NOTHING_KEPT_OUT,
+        source: int = 0,
+    ) -> None:
         """Read the corpora one after another; `source` is the number of the first. Raises ConfigError."""
         found = [(source + number, path) for number, corpus in enumerate(corpora) for path in files_of(corpus)]
         self._sources, self._files = [number for number, _ in found], [path for _, path in found]
-        self._tokenizer, self._row_tokens, self._long = tokenizer, row_tokens, long
+        self._tokenizer, self._row_tokens, self._long, self._kept_out = tokenizer, row_tokens, long, kept_out
         self._documents: Iterator[Found] | None = None
         self.place, self.epoch = CorpusPosition(), 0
         self.counts = Counter[str]()
@@ -36,6 +45,7 @@ class CorpusReader:
     def next(self) -> list[Example] | None:
         """Return the next document, in as many windows as it needs; None at the end of an epoch.
 
+        One that is kept out is in no window.
         Raises ConfigError naming the file and line that is no document, or is too long."""
         if self._documents is None:
             self._documents = read_documents(self._files, self.place)
@@ -53,6 +63,9 @@ class CorpusReader:
 
     def _examples(self, found: Found) -> list[Example]:
         example = encode(self._tokenizer, found.document, found.where)
+        if self._is_kept_out(found):
+            self.counts["eval_solution"] += self.epoch == 0
+            return []
         length = len(example.token_ids)
         if length > self._row_tokens and self._long == "refuse":
             raise ConfigError(f"{found.where}: {length} tokens, a row holds {self._row_tokens} (--long split)")
@@ -64,6 +77,11 @@ class CorpusReader:
                 self.counts["split"] += 1
                 self.counts["windows"] += len(examples)
         return examples
+
+    def _is_kept_out(self, found: Found) -> bool:
+        if not self._kept_out.suites:
+            return False
+        return any(self._kept_out.cases_told_by(text) for text in texts_of(self._tokenizer, found.document))
 
     def fingerprint(self) -> list[list[Any]]:
         """Return name and size of each file, by which a resumed run recognises them."""

@@ -96,7 +96,9 @@ class Mixture:
                 self._corpus.check()
         progress.remove_task(task)
         if not examples and is_start:
-            raise ConfigError("the corpus has no documents")
+            left_out = self._corpus.counts["eval_solution"]
+            said = f" but {left_out} that resemble solutions of eval cases" if left_out else ""
+            raise ConfigError(f"the corpus has no documents{said}")
         return examples
 
     # ------------------------------------------------------------------------------------------ resuming

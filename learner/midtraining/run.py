@@ -26,6 +26,7 @@ from learner.midtraining.losses import LossesBySource
 from learner.midtraining.mixture import Mixture
 from learner.sequences.packable import require_rows
 from learner.sequences.packing import PackedRows
+from learner.sequences.resemblance import NOTHING_KEPT_OUT, KeptOut
 
 REPORT = "report.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
@@ -70,6 +71,7 @@ def midtrain(
     output: Path,
     init: Path,
     options: MidtrainOptions,
+    kept_out: KeptOut = NOTHING_KEPT_OUT,
     *,
     also: Sequence[Path] = (),
     sessions: Sessions | None = None,
@@ -77,15 +79,16 @@ def midtrain(
 ) -> str:
     """Train a model on the corpus, then on those of `also`; write it to `output` with a report on each source.
 
-    `init` is a Hugging Face directory; without weights the model starts from the seed. Returns the weights' digest.
-    Raises ConfigError naming the file or option at fault, CheckpointError."""
+    `init` is a Hugging Face directory; without weights the model starts from the seed. Documents that resemble a
+    solution of `kept_out` are left out. Returns the weights' digest. Raises ConfigError naming the file or option at
+    fault, CheckpointError."""
     assert (options.mix > 0) == (sessions is not None)
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     model, tokenizer = _load(init, options.row_tokens)
     require_rows(model)
     corpora = [corpus, *also]
-    reader = CorpusReader(corpora, tokenizer, options.row_tokens, options.long)
+    reader = CorpusReader(corpora, tokenizer, options.row_tokens, options.long, kept_out)
     replayed = None
     if sessions is not None:
         replayed = CorpusReader([sessions.file], tokenizer, options.row_tokens, "refuse", source=len(corpora))
@@ -97,13 +100,18 @@ def midtrain(
         optimizer=_optimizer(model, options),
         mixture=_mixture(reader, replayed, options),
         losses=LossesBySource(names, options.steps),
-        options=asdict(options),
+        options=asdict(options) | _named(kept_out),
         files=[each.fingerprint() for each in (reader, replayed) if each is not None],
     )
     output.mkdir(parents=True, exist_ok=True)
     with _progress() as progress:
         _train(run, tokenizer.pad_token_id or 0, output / CHECKPOINT, options, resume, progress)
     return _finish(run, init, output, sessions)
+
+
+def _named(kept_out: KeptOut) -> dict[str, Any]:
+    """Return the digests of the suites, by which a resumed run recognises that they are the same."""
+    return {"kept_out": {suite.suite: suite.digest for suite in kept_out.suites}} if kept_out.suites else {}
 
 
 def _load(init: Path, row_tokens: int) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ from core.ids import InferenceId
 from learner.batches.backlog import Bounds
 from learner.batches.teachable import Teachable
 from learner.sequences.joining import TrainingSequence, merge
+from learner.sequences.resemblance import KeptOut
 from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import sampled_places
 
@@ -20,8 +21,8 @@ from learner.sequences.tensors import sampled_places
 class SessionCorpus:
     """A choice of turns. `counts` of all turns: `turns`, `taken`, and the refused ones by reason."""
 
-    def __init__(self, bounds: Bounds, min_reward: float, solutions: Mapping[str, str]) -> None:
-        self._teachable, self._min_reward = Teachable(bounds, solutions), min_reward
+    def __init__(self, bounds: Bounds, min_reward: float, kept_out: KeptOut) -> None:
+        self._teachable, self._min_reward = Teachable(bounds, kept_out), min_reward
         self.counts = Counter[str]()
 
     def documents(

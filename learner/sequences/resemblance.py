@@ -10,7 +10,9 @@ of fewer than LONG tokens occurs by chance in many texts, and is only compared a
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 from core.events import Completion
 from core.text.edits import text_of_call
@@ -21,43 +23,88 @@ CONTAINED = 0.8
 LONG = 20
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 Shingle = tuple[str, ...]
+Name = TypeVar("Name", bound=Hashable)
+CaseName = tuple[str, str]
+"""A case by its suite and its own name."""
 
 
-class Solutions:
-    """The solutions by the name of their case.
+class Solutions(Generic[Name]):
+    """Solutions, or other texts, by the name of their case.
 
     Looking a text up costs time in its own length, not in the number of solutions."""
 
-    def __init__(self, solutions: Mapping[str, str]) -> None:
-        self._sizes: dict[str, int] = {}
-        self._long: set[str] = set()
-        self._having: defaultdict[Shingle, list[str]] = defaultdict(list)
+    def __init__(self, solutions: Mapping[Name, str]) -> None:
+        self._sizes: dict[Name, int] = {}
+        self._long: set[Name] = set()
+        self._having: defaultdict[Shingle, list[Name]] = defaultdict(list)
         for name, solution in solutions.items():
-            tokens = _tokens(solution)
-            shingles = _shingles(tokens)
-            self._sizes[name] = len(shingles)
-            if len(tokens) >= LONG:
-                self._long.add(name)
-            for shingle in shingles:
-                self._having[shingle].append(name)
+            self.add(name, solution)
 
-    def resembled_by(self, text: str) -> str | None:
+    def add(self, name: Name, solution: str) -> None:
+        """Add a solution under a name that has none yet."""
+        tokens = _tokens(solution)
+        shingles = _shingles(tokens)
+        self._sizes[name] = len(shingles)
+        if len(tokens) >= LONG:
+            self._long.add(name)
+        for shingle in shingles:
+            self._having[shingle].append(name)
+
+    def resembled_by(self, text: str) -> Name | None:
         """Return the case whose solution the text resembles most; None when it resembles none closely enough."""
+        return next(iter(self.all_resembled_by(text)), None)
+
+    def all_resembled_by(self, text: str) -> list[Name]:
+        """Return all cases whose solution the text resembles closely enough, the closest first."""
+        if not self._sizes:
+            return []
         shingles = _shingles(_tokens(text))
         shared = Counter(name for shingle in shingles for name in self._having.get(shingle, ()))
         near = [name for name, common in shared.items() if self._near(name, common, len(shingles))]
-        return max(near, key=lambda name: shared[name] / self._sizes[name], default=None)
+        return sorted(near, key=lambda name: -shared[name] / self._sizes[name])
 
-    def recalled_in(self, turn: Completion) -> bool:
-        """Return whether a turn's answer, or what it wrote in a tool call, resembles a solution."""
-        return bool(self._sizes) and any(self.resembled_by(text) is not None for text in _answers(turn))
-
-    def _near(self, name: str, common: int, size: int) -> bool:
+    def _near(self, name: Name, common: int, size: int) -> bool:
         alike = common / (size + self._sizes[name] - common)
         return alike >= LIKENESS or (name in self._long and common / self._sizes[name] >= CONTAINED)
 
 
-def _answers(turn: Completion) -> Iterator[str]:
+@dataclass(frozen=True)
+class SuiteSolutions:
+    """The solutions of one eval suite by the name of their case, and the digest of its cases.
+
+    `suite`: its directory."""
+
+    suite: str
+    digest: str
+    solutions: Mapping[str, str]
+
+
+class KeptOut:
+    """Eval suites whose solutions are kept out of training, with all that resembles them."""
+
+    def __init__(self, suites: Iterable[SuiteSolutions] = ()) -> None:
+        self.suites = tuple(suites)
+        texts = {(each.suite, case): text for each in self.suites for case, text in each.solutions.items()}
+        self._solutions = Solutions[CaseName](texts)
+
+    @property
+    def solutions(self) -> list[str]:
+        return [text for each in self.suites for text in each.solutions.values()]
+
+    def cases_told_by(self, text: str) -> list[CaseName]:
+        """Return the cases whose solution the text resembles, the closest first."""
+        return self._solutions.all_resembled_by(text)
+
+    def cases_recalled_in(self, turn: Completion) -> list[CaseName]:
+        """Return the cases whose solution the turn's answer resembles, or what it wrote in a tool call."""
+        return list(dict.fromkeys(case for text in answers_of(turn) for case in self.cases_told_by(text)))
+
+
+NOTHING_KEPT_OUT: Final = KeptOut()
+
+
+def answers_of(turn: Completion) -> Iterator[str]:
+    """Yield the texts that a turn wrote: its answer, and that of each tool call."""
     yield turn.text
     for call in turn.tool_calls:
         text = text_of_call(call.arguments)

@@ -9,7 +9,7 @@ import msgspec
 import zstandard
 
 from core import codec
-from core.events import Completion, PolicyVersion, Reward
+from core.events import Completion, PolicyVersion, Reward, SuiteKeptOut
 from core.ids import InferenceId, PolicyRef
 from core.ports import TopicPartition
 from core.settings import LearnerSettings
@@ -27,7 +27,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     `turns` are in the batch's order; `drops` are turns that left the backlog without an update, by reason; `rewards` as
     they were applied. `released`: the versions released before, by which staleness is counted; `held_to`: the version
     that the KL term holds to, None for the given model; `afresh`: the optimizer began with this update, from the
-    published weights of the parent."""
+    published weights of the parent; `kept_out`: the eval suites whose solutions were kept out of it, none where an
+    earlier build made it."""
 
     version: PolicyRef
     parent: PolicyRef
@@ -41,6 +42,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     released: tuple[PolicyRef, ...] = ()
     held_to: PolicyRef | None = None
     afresh: bool = False
+    kept_out: tuple[SuiteKeptOut, ...] = ()
 
 
 def draft(
@@ -65,6 +67,7 @@ def draft(
         outcome_arrivals=tuple(s.reward.last_outcome_at for s in trained if s.reward.last_outcome_at),
         weights="",
         created_at=now,
+        kept_out=made.kept_out,
     )
 
 
@@ -113,6 +116,19 @@ def as_one(updates: Sequence[Manifest], version: PolicyRef, parent: PolicyRef) -
         rewards=tuple(reward for _, reward, _ in last.values()),
         ages_s=tuple(age_s for _, _, age_s in last.values()),
         applied={},
+        kept_out=kept_out_of_all([update.kept_out for update in updates]),
+    )
+
+
+def kept_out_of_all(records: Sequence[tuple[SuiteKeptOut, ...]]) -> tuple[SuiteKeptOut, ...]:
+    """Return the suites that every one of several updates kept out, with the same cases; the turns add up."""
+    found: dict[tuple[str, str], list[SuiteKeptOut]] = defaultdict(list)
+    for each in (suite for record in records for suite in record):
+        found[each.suite, each.digest].append(each)
+    return tuple(
+        msgspec.structs.replace(same[-1], turns=sum(each.turns for each in same))
+        for same in found.values()
+        if len(same) == len(records)
     )
 
 

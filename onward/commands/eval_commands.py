@@ -1,4 +1,4 @@
-"""The commands `onward evals`, `onward ope` and `onward propose`: what a version must show before it serves.
+"""The commands `onward evals`, `suite`, `ope` and `propose`: what a version must show before it serves, by which cases.
 
 Modules that a command needs are imported when it runs, as in `onward.cli`."""
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from core.errors import ConfigError
 from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Key, Set, To, images_of, overrides_of
 
 ALLOW = "Let checkers run commands on this machine, and versions work on tasks in sandboxes."
@@ -55,6 +56,35 @@ def run_evals(
     stands_for = images_of(base)
     is_well = run(suite, (url, model), live, limits, margin, key, as_json=json_, images=stands_for, kept=images)
     sys.exit(0 if is_well else 1)
+
+
+@evals.command(name="check")
+def check_evals(
+    *suites: Annotated[Path, Parameter(help="A directory of case files (*.toml).")],
+    sessions: Annotated[Path | None, Parameter(help="The service's directory whose logged turns are compared.")] = None,
+    corpus: Annotated[
+        list[Path] | None, Parameter(negative="", help="Documents of `onward midtrain`; may be repeated.")
+    ] = None,
+    tasks: Annotated[
+        list[Path] | None, Parameter(negative="", help="A folder of tasks for rollouts; may be repeated.")
+    ] = None,
+    from_: From = None,
+    to: To = None,
+    json_: Annotated[bool, Parameter(name="--json", negative="", help="All that was found, as JSON.")] = False,
+    set_: Set = None,
+) -> None:
+    """Find the turns, documents and tasks that resemble a case's solution, or ask the same as a case.
+
+    Of a turn it says which version trained on it first. With --sessions the tasks of that service's own rollouts are
+    looked at, too. Exit code 1 when anything was found."""
+    from onward.commands.output import console, show_json
+    from onward.replays.suites.contamination import Sources, check_suites, show
+
+    if not suites:
+        raise ConfigError("onward evals check SUITE: name one or more")
+    found = check_suites(suites, Sources(sessions, corpus or (), tasks or (), from_, to, overrides_of(set_)))
+    show_json(found.report()) if json_ else show(found, console())
+    sys.exit(1 if found.places else 0)
 
 
 def ope(
@@ -123,3 +153,82 @@ def propose(
     if policy.verdict.action == "hold":
         print(f"it waits: `onward promote {policy.version}` releases it")
     sys.exit(0 if policy.verdict.action in ("pass", "ask") else 1)
+
+
+suite = App(name="suite", help="Draft eval cases out of one's own sessions, and accept or reject the drafts.")
+Suite = Annotated[Path, Parameter(help="The suite's directory; drafts are in its folder `drafts`.")]
+
+
+@suite.command(name="mine")
+def mine_suite(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    out: Annotated[Path, Parameter(help="The suite that gets the drafts; it may be new.")],
+    least_reward: Annotated[float, Parameter(help="The least reward of a session's last answer.")] = 0.5,
+    most: Annotated[int, Parameter(help="The most drafts to make.")] = 100,
+    namespace: Annotated[str | None, Parameter(help="Only sessions of this namespace.")] = None,
+    set_: Set = None,
+) -> None:
+    """Draft a case of each session whose last answer was good: its request, and what the user kept as the solution.
+
+    Nothing of a session is taken of which any turn may not be learned from or stored. No run asks a draft, but what
+    resembles its solution is not trained on from now on, where the service keeps the suite out. Prints the files, and
+    why there is no draft of the other sessions."""
+    from onward.commands.output import show_json
+    from onward.replays.suites.mining import Wanted, mine
+
+    found = mine(directory, out, Wanted(least_reward, most, namespace), overrides_of(set_))
+    show_json(found.report())
+    if not found.is_kept_out:
+        print(f"{directory} may still train on these: name {out} in learner.admission.keep_out", file=sys.stderr)
+
+
+@suite.command(name="review")
+def review_suite(
+    directory: Suite,
+    *,
+    json_: Annotated[bool, Parameter(name="--json", negative="", help="The drafts, whole.")] = False,
+) -> None:
+    """List the drafts of a suite that wait for a person."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from onward.commands.output import show_list
+    from serving.evals.cases import read_suite
+
+    drafts = read_suite(directory).drafts
+    table = Table("draft", "asks", "reward", "what was said", "file")
+    for path, draft in drafts.items():
+        source = draft.source
+        first = next(iter(draft.asked.strip().splitlines()), "")[:60]
+        said = ", ".join(source.outcomes) + (", edited" if source.edited else "")
+        table.add_row(*map(Text, (draft.name, first, f"{source.reward:+.2f}", said, str(path))))
+    shown = [{"file": str(path)} | draft.model_dump(mode="json") for path, draft in drafts.items()]
+    show_list(shown if json_ else drafts, table, as_json=json_)
+
+
+@suite.command(name="accept")
+def accept_draft(
+    directory: Suite,
+    name: Annotated[str, Parameter(help="The draft's name.")],
+    *,
+    checker: Annotated[str, Parameter(help='What tells a right answer: { kind = "contains", all = ["sum("] }')],
+    group: Annotated[str | None, Parameter(help="The case's group.")] = None,
+) -> None:
+    """Make a draft a case of the suite. A checker that finds the draft's own solution wrong is refused."""
+    from serving.evals.drafts import accept
+
+    print(accept(directory, name, checker, group))
+
+
+@suite.command(name="reject")
+def reject_draft(
+    directory: Suite,
+    name: Annotated[str, Parameter(help="The draft's name.")],
+    *,
+    why: Annotated[str, Parameter(help="Why it is no case.")],
+) -> None:
+    """Put a draft aside for good: it is not drafted again, and its session may be learned from."""
+    from serving.evals.drafts import reject
+
+    print(reject(directory, name, why))

@@ -9,6 +9,10 @@ from core.errors import ConfigError
 from onward.commands.options import From, Set, To, overrides_of
 
 Corpus = Annotated[Path, Parameter(help="A directory of .jsonl, .jsonl.zst and .parquet files, or one of these.")]
+KeepOut = Annotated[
+    list[Path] | None,
+    Parameter(negative="", help="A suite of eval cases: what resembles a solution is left out; may be repeated."),
+]
 
 
 def midtrain(
@@ -33,15 +37,17 @@ def midtrain(
     from_: From = None,
     to: To = None,
     min_reward: Annotated[float, Parameter(help="The least reward of turns that are mixed in.")] = 0.5,
+    keep_out: KeepOut = None,
     set_: Set = None,
 ) -> None:
     """Continue pretraining a model on documents (`messages` or `text`) into OUTPUT, with report.json.
 
-    It prints the weights' digest."""
+    Documents and turns that resemble a solution of an eval suite are left out: those of `--keep-out`, and with
+    `--sessions` those that the directory's own learner keeps out. It prints the weights' digest."""
     from learner.midtraining.checkpoint import CHECKPOINT
     from learner.midtraining.run import MidtrainOptions
     from learner.midtraining.run import midtrain as train
-    from onward.replays.session_corpus import Choice, forget, gather
+    from onward.replays.session_corpus import Choice, forget, gather, suites_of
 
     options = MidtrainOptions(
         steps=steps,
@@ -59,10 +65,12 @@ def midtrain(
     if sessions is None:
         if from_ is not None or to is not None or set_ is not None:
             raise ConfigError("--from, --to and --set are of --sessions DIR, which is not given")
-        print(train(corpus, output, init, options, also=also or (), resume=resume))
+        kept_out = suites_of(keep_out or ())
+        print(train(corpus, output, init, options, kept_out, also=also or (), resume=resume))
         return
-    choice = Choice(sessions, from_, to, min_reward)
+    choice, overrides = Choice(sessions, from_, to, min_reward), overrides_of(set_)
     again = resume and (output / CHECKPOINT).exists()
-    replayed = gather(choice, init, row_tokens, output, overrides_of(set_), again=again)
-    print(train(corpus, output, init, options, also=also or (), sessions=replayed, resume=resume))
+    kept_out = suites_of(keep_out or (), sessions, overrides)
+    replayed = gather(choice, init, row_tokens, output, overrides, kept_out, again=again)
+    print(train(corpus, output, init, options, kept_out, also=also or (), sessions=replayed, resume=resume))
     forget(output)

@@ -23,6 +23,7 @@ from onward.replays.history import require_directory
 from onward.replays.report import read, text_digest
 from onward.wiring.evals.building import build_task_cases_of_service
 from onward.wiring.foundation import Foundation, open_foundation, open_offline
+from onward.wiring.suites.kept_out import load_suites
 from serving.evals.cases import Suite, load_suite
 from serving.evals.engine_answers import EngineAnswers, EngineTalk
 from serving.evals.gate import Bounds, GateDecision, evaluate
@@ -45,14 +46,16 @@ def propose(
 ) -> PolicyVersion:
     """Put a replay's version among the service's candidates; return it with its verdict.
 
-    Raises ConfigError when `replay` is no replay, learned nothing, may have memorised a solution of `suite`, or began
-    from another model than the service; and when nothing was ever served."""
+    Raises ConfigError when `replay` is no replay, learned nothing, may have memorised a solution of `suite` or of one
+    that the service keeps out, or began from another model than the service; and when nothing was ever served."""
     report = read(replay)
     require_directory(directory, overrides)
     cases = None if suite is None else load_suite(suite)
     if cases is not None:
         _require_kept_out(cases, report, f"--suite {suite}", replay)
     with closing(open_foundation(directory, overrides or {})) as target, closing(open_offline(replay)) as source:
+        for name, own in load_suites(target.settings.learner.admission.keep_out).items():
+            _require_kept_out(own, report, f"learner.admission.keep_out: {name}", replay)
         made = _newest(source, replay)
         _check_same_anchor(source, target, replay)
         tasks = None if cases is None else _task_cases(target, cases, limits)

@@ -24,6 +24,7 @@ from core.reward_spec import load_reward_spec
 from core.reward_spec.outcome_ages import with_ages
 from core.settings import LearnerSettings
 from core.stages.rounds import Rounds
+from learner.sequences.resemblance import KeptOut
 from learner.stage import Learner
 from learner.versions.probe import probe_of_model
 from onward.replays.estimates.held_out import judge, split
@@ -31,7 +32,7 @@ from onward.replays.history import open_history, period, put_turns_of, require_d
 from onward.replays.provenance import Versions, provenance_of
 from onward.replays.report import draw, pace_of, report_of, summary, write
 from onward.wiring.foundation import Foundation, open_foundation, open_offline, read_directory
-from onward.wiring.learner import solutions_kept_out
+from onward.wiring.suites.kept_out import kept_out
 from scoring.rescore import rescore
 from serving.releases import ensure_anchor
 from serving.rendering import load_renderer
@@ -69,6 +70,7 @@ def replay_log(
             settings = with_ages(read_directory(directory, overrides)[1].learner, reward_spec)
         if seed is not None:
             settings = settings.model_copy(update={"seed": seed})
+        suites = kept_out(settings)
         history = open_history(source, Topic.TURNS, *times)
         first, last = span(watched(history, progress, "look"), source.layout.root)
         with _made(out), closing(open_offline(out)) as target:
@@ -76,10 +78,9 @@ def replay_log(
             records = put_turns_of(versions.seen(watched(history, progress, "score")), target.store)
             rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
             learned, held = split(rewards, holdout, target)
-            left_out = _learn(source, target, learned, settings, progress)
+            left_out = _learn(source, target, learned, settings, suites, progress)
             judged = judge(target, source.model, held, settings) if holdout else None
-            kept_out = solutions_kept_out(settings).values()
-            report = report_of(target, rewards, reward_spec, settings, (first, last), history.missing, kept_out) | {
+            report = report_of(target, rewards, reward_spec, settings, (first, last), history.missing, suites) | {
                 "left_out": left_out,
                 "holdout": holdout,
                 "held_out": judged,
@@ -136,7 +137,12 @@ def _require_the_model_that_spoke(source: Foundation) -> None:
 
 
 def _learn(
-    source: Foundation, target: Foundation, rewards: list[Reward], settings: LearnerSettings, progress: Progress
+    source: Foundation,
+    target: Foundation,
+    rewards: list[Reward],
+    settings: LearnerSettings,
+    suites: KeptOut,
+    progress: Progress,
 ) -> dict[str, int]:
     """Learn; return how many turns never trained, by reason."""
     clock = ManualClock(rewards[0].decided_at if rewards else source.clock.now())
@@ -160,7 +166,7 @@ def _learn(
         source.model,
         target.layout.learner,
         clock,
-        solutions_kept_out(settings),
+        lambda: suites,
         load_renderer(source.model).tokenizer_digest,
     )
     try:

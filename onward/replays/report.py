@@ -19,6 +19,7 @@ from core.errors import ConfigError
 from core.events import PolicyVersion, Reward
 from core.reward_spec import RewardSpec
 from core.settings import LearnerSettings
+from learner.sequences.resemblance import KeptOut
 from learner.timing import is_of_machine
 from learner.versions.provenance import ancestry
 from onward.wiring.foundation import Foundation
@@ -42,12 +43,12 @@ def report_of(
     settings: LearnerSettings,
     span: tuple[datetime, datetime],
     missing: int,
-    kept_out: Iterable[str],
+    kept_out: KeptOut,
 ) -> dict[str, Any]:
     """Return the report.
 
     `weights` is a path relative to the replay's directory. `missing`: records of the log that no longer exist anywhere;
-    `kept_out`: digests of the solutions that it did not learn."""
+    `kept_out`: digests of the solutions that it did not learn, of all suites."""
     made = _lineage(target)
     return {
         "from": span[0].isoformat(),
@@ -60,7 +61,7 @@ def report_of(
         "version": plain(made[-1].version),
         "weights_digest": made[-1].digest,
         "weights": str(target.layout.blobs / made[-1].weights),
-        "kept_out": sorted(map(text_digest, kept_out)),
+        "kept_out": sorted(map(text_digest, kept_out.solutions)),
         "strata": strata(rewards),
         "updates": [_told(each, of_machine=False) for each in made if each.updates],
     }

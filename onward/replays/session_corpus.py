@@ -5,7 +5,7 @@ began with, whatever was logged since."""
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,10 +23,11 @@ from core.store import open_sqlite
 from learner.batches.backlog import Bounds
 from learner.midtraining.run import Sessions
 from learner.midtraining.session_corpus import SessionCorpus
+from learner.sequences.resemblance import KeptOut
 from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
 from onward.replays.scratch import scratch
-from onward.wiring.foundation import open_foundation
-from onward.wiring.learner import solutions_kept_out
+from onward.wiring.foundation import open_foundation, read_directory
+from onward.wiring.suites.kept_out import kept_out_of, load_suites
 from scoring.rescore import rescore
 from serving.rendering import load_renderer
 
@@ -44,7 +45,14 @@ class Choice:
 
 
 def gather(
-    choice: Choice, model: Path, row_tokens: int, out: Path, overrides: Mapping[str, str], *, again: bool
+    choice: Choice,
+    model: Path,
+    row_tokens: int,
+    out: Path,
+    overrides: Mapping[str, str],
+    kept_out: KeptOut,
+    *,
+    again: bool,
 ) -> Sessions:
     """Gather what `model` may learn from: turns that fit into a row of so many tokens.
 
@@ -60,7 +68,8 @@ def gather(
     require_directory(choice.directory, overrides)
     out.mkdir(parents=True, exist_ok=True)
     bounds = Bounds(load_renderer(model).tokenizer_digest, row_tokens)
-    counts = _write(choice, bounds, file.with_suffix(".partial"), overrides)
+    rehearsal = SessionCorpus(bounds, choice.min_reward, kept_out)
+    counts = _write(choice, rehearsal, file.with_suffix(".partial"), overrides)
     if not counts.get("taken"):
         raise ConfigError(f"{choice.directory}: no turn to mix in, of these: {json.dumps(counts)}")
     made = {"chosen": chosen, "counts": counts}
@@ -75,7 +84,7 @@ def forget(out: Path) -> None:
         (out / name).unlink(missing_ok=True)
 
 
-def _write(choice: Choice, bounds: Bounds, file: Path, overrides: Mapping[str, str]) -> dict[str, int]:
+def _write(choice: Choice, rehearsal: SessionCorpus, file: Path, overrides: Mapping[str, str]) -> dict[str, int]:
     """Write the turns grouped by session, through a store on disk: memory does not grow with the past."""
     times = period(choice.begin, choice.end)
     with (
@@ -89,7 +98,6 @@ def _write(choice: Choice, bounds: Bounds, file: Path, overrides: Mapping[str, s
         first, last = span(watched(history, progress, "look"), choice.directory)
         records = put_turns_of(watched(history, progress, "sessions"), store)
         deque(rescore(records, source.spec, store, ManualClock(first), until=last), maxlen=0)
-        rehearsal = SessionCorpus(bounds, choice.min_reward, solutions_kept_out(source.settings.learner))
         for document in _documents(store, rehearsal):
             out.write(msgspec.json.encode(document) + b"\n")
     return dict(sorted(rehearsal.counts.items()))
@@ -103,3 +111,16 @@ def _documents(store: Store, rehearsal: SessionCorpus) -> Iterator[dict[str, Any
             found = inner.rewards.of_turns([turn.inference_id for turn in session])
             last: dict[Any, Reward] = {reward.inference_id: reward for reward in found}
             yield from rehearsal.documents(session, last)
+
+
+def suites_of(
+    given: Sequence[Path], directory: Path | None = None, overrides: Mapping[str, str] | None = None
+) -> KeptOut:
+    """Return what must not be learned: of the given suites, and of those that the directory's learner keeps out.
+
+    Raises ConfigError."""
+    own: tuple[Path, ...] = ()
+    if directory is not None:
+        require_directory(directory, overrides)
+        own = read_directory(directory, overrides or {})[1].learner.admission.keep_out
+    return kept_out_of(load_suites([*given, *own]))

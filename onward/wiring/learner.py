@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from core.errors import EngineUnavailable
-from core.settings import LearnerSettings
 from onward.wiring.engines import publish_anchor
 from onward.wiring.foundation import Foundation
+from onward.wiring.suites.kept_out import WatchedSuites
 
 if TYPE_CHECKING:
     from learner.model.ranks import Ranks
@@ -32,7 +32,7 @@ def build_learner(foundation: Foundation, ranks: "Ranks | None" = None) -> "Lear
         foundation.model,
         foundation.layout.learner,
         foundation.clock,
-        solutions_kept_out(foundation.settings.learner),
+        WatchedSuites(foundation.settings.learner),
         load_renderer(foundation.model).tokenizer_digest,
         ranks or ALONE,
         foundation.settings.stages.record_attempts,
@@ -44,10 +44,3 @@ def _require_anchor(foundation: Foundation) -> None:
     with foundation.store.look() as view:
         if view.releases.live(foundation.settings.serving.cluster) is None:
             raise EngineUnavailable("the given model is not released yet")
-
-
-def solutions_kept_out(settings: LearnerSettings) -> dict[str, str]:
-    """Return the solutions that turns to learn from must not resemble, by case. Raises ConfigError."""
-    from serving.evals.cases import load_suite
-
-    return {} if settings.admission.keep_out is None else load_suite(settings.admission.keep_out).solutions()

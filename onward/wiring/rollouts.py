@@ -5,24 +5,26 @@ import importlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from core import telemetry
 from core.errors import ConfigError, from_extra
-from core.settings import RolloutSettings, Settings
+from core.settings import LearnerSettings, RolloutSettings, Settings
 from core.stages.stage import OK, Stage
 from environments.errors import EnvironmentFault
 from environments.harness.harness import Budget, Endpoint
 from environments.rollouts.episode import Episode, EpisodeResult
 from environments.rollouts.journal import Journal
-from environments.rollouts.plan import Patience, Plan
+from environments.rollouts.plan import Patience, Plan, TaskSet
 from environments.rollouts.run import executing, run_rollouts
 from environments.rollouts.scheduler import Watcher
 from environments.rollouts.workshop import Source, Workshop, harness_name, task_sets
 from onward.directory.addresses import find_urls
 from onward.directory.layout import Layout
 from onward.directory.private import private_folder
+from onward.wiring.suites.kept_out import ToldCases, load_suites, texts_below
 
 _LOOK_S = 1.0
 _URL_EVERY_S = 1.0
@@ -49,7 +51,9 @@ def workshop_of(layout: Layout, settings: RolloutSettings) -> Workshop:
 
 
 async def plan_of(workshop: Workshop, settings: Settings, base_url: str) -> Plan:
-    """Read the tasks and return the plan. Raises ConfigError for a task that is not well formed."""
+    """Read the tasks and return the plan, without those that tell an eval case of what is kept out of training.
+
+    Raises ConfigError for a task that is not well formed, and for a set that has no other task."""
     ours, asked, episode = settings.rollouts, settings.rollouts.requests, settings.rollouts.episode
     headers = {"x-onward-workload": asked.workload, "x-onward-priority": asked.priority}
     context_tokens = episode.context_tokens or settings.serving.context_length or Budget().context_tokens
@@ -58,7 +62,7 @@ async def plan_of(workshop: Workshop, settings: Settings, base_url: str) -> Plan
     except EnvironmentFault as error:
         raise ConfigError(f"rollouts: {error}") from error
     return Plan(
-        sets=sets,
+        sets=_without_told_cases(sets, settings.learner),
         harness=harness,
         endpoint=Endpoint(base_url, asked.api_key, settings.serving.model_name, headers),
         budget=Budget(episode.tokens, episode.calls, episode.critical_path_s, context_tokens),
@@ -67,6 +71,25 @@ async def plan_of(workshop: Workshop, settings: Settings, base_url: str) -> Plan
         out_of_time=episode.out_of_time,
         patience=Patience(attempts=episode.attempts),
     )
+
+
+def _without_told_cases(sets: Sequence[TaskSet], settings: LearnerSettings) -> tuple[TaskSet, ...]:
+    """Leave out the tasks that ask the same as an eval case, or have a solution like its; a warning names them."""
+    suites = load_suites(settings.admission.keep_out)
+    cases, kept = ToldCases(suites), list[TaskSet]()
+    for each in sets if suites else ():
+        told = {task.name: cases.told_by(task.instruction, texts_below(task.solution)) for task in each.tasks}
+        for name, found in told.items():
+            for (suite, case), how in found.items():
+                said = "task set %s: %s is left out: it has the same %s as the case %r of %s"
+                logger.warning(said, each.name, name, how, case, suite)
+        tasks = tuple(task for task in each.tasks if not told[task.name])
+        if not tasks:
+            raise ConfigError(
+                f"rollouts.task_sets.{each.name}: each of its tasks tells a case that learner.admission.keep_out names"
+            )
+        kept.append(replace(each, tasks=tasks))
+    return tuple(kept) if suites else tuple(sets)
 
 
 async def roll_out(

@@ -14,11 +14,13 @@ task = "tasks/one-helper"   # a task's folder in Harbor's format, seen from this
 quality = { duplicates = true }
 """
 
+import json
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,8 +30,11 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 from core.errors import ConfigError, OnwardError
 from core.temperature import Temperature
 from serving.evals.checkers import Checker, Entry
-from serving.evals.tasks import digest_of, is_task, solutions_of, tasks_below
+from serving.evals.tasks import digest_of as digest_of_task
+from serving.evals.tasks import instruction_of, is_task, solutions_of, tasks_below
 
+DRAFTS = "drafts"
+"""The folder of a suite that holds its drafts."""
 _MOST_TOKENS = 512  # of an answer whose case says nothing of it
 
 
@@ -40,6 +45,47 @@ class CannotRun(OnwardError):
 class Message(Entry):
     role: Literal["system", "user", "assistant"]
     content: str
+
+
+class Origin(Entry):
+    """The turn that a case was mined from, and what became of its answer."""
+
+    session: str
+    turn: str
+    versions: tuple[str, ...]  # that answered
+    received_at: datetime
+    reward: float
+    reward_spec: str
+    outcomes: tuple[str, ...] = ()
+    edited: bool  # the solution is what the user made of the answer
+
+
+class Reuse(Entry):
+    """Who let a session be used, by which key, and what it may be used for: to evaluate, and for nothing else."""
+
+    namespace: str
+    user: str | None = None  # its keyed hash; None: the request named nobody
+    key: str | None = None  # None: there was no key
+    only_for: Literal["evaluation"] = "evaluation"
+
+
+class Draft(Entry):
+    """A case that a person has yet to accept, drafted from a session. `why`: it was rejected."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    messages: tuple[Message, ...] = Field(min_length=1)
+    solution: str = Field(min_length=1)
+    source: Origin
+    reuse: Reuse
+    why: str | None = None
+
+    @property
+    def asked(self) -> str:
+        return _asked(self.messages)
+
+
+def _asked(messages: Iterable[Message]) -> str:
+    return "\n".join(message.content for message in messages if message.role == "user")
 
 
 class CaseEntry(Entry):
@@ -61,12 +107,20 @@ class Case(CaseEntry):
     messages: tuple[Message, ...] = ()
     checker: Checker
     solution: str | None = Field(default=None, min_length=1)
+    source: Origin | None = None
+    """Of a case that was mined from a session; with `reuse`."""
+    reuse: Reuse | None = None
 
     @model_validator(mode="after")
     def _asks_once(self) -> "Case":
         if (self.prompt is None) == (not self.messages):
             raise ValueError("prompt, messages: want one of them")
         return self
+
+    @property
+    def asked(self) -> str:
+        """What it asks: the prompt, or all that the user says in its messages."""
+        return _asked(self.messages) if self.prompt is None else self.prompt
 
     @property
     def most_tokens(self) -> int:
@@ -128,12 +182,22 @@ class _File(Entry):
     case: tuple[Annotated[Annotated[Case, Tag("asked")] | Annotated[TaskCase, Tag("task")], Discriminator(_kind)], ...]
 
 
+class _DraftFile(Entry):
+    draft: Draft
+
+
 @dataclass(frozen=True)
 class Suite:
     cases: tuple[AnyCase, ...]
     directories: Mapping[str, Path]  # of the file that has the case, by its name
-    digest: str  # of the files' names and contents, tasks among them
+    digest: str  # of what the cases say, and of their tasks
     tasks: Mapping[str, Path] = field(default_factory=dict)  # the folder of each case that is a task
+    drafts: Mapping[Path, Draft] = field(default_factory=dict)  # by the file that each is in; nobody is asked them
+
+    def asked(self) -> dict[str, str]:
+        """Return what is asked, by the case's name; of a task its instruction. Raises ConfigError."""
+        found = {case.name: case.asked for case in self.cases if isinstance(case, Case)}
+        return found | {name: instruction_of(folder) for name, folder in self.tasks.items()}
 
     def solutions(self) -> dict[str, str]:
         """Return the solutions by the case's name; of a task each file of its own solution. Raises ConfigError."""
@@ -144,29 +208,66 @@ class Suite:
             found |= {f"{name}: {path}": text for path, text in solutions_of(folder).items()}
         return found
 
+    def kept_out(self) -> dict[str, str]:
+        """Return the solutions of cases and of drafts, which are named as their files below the suite."""
+        return self.solutions() | {f"{DRAFTS}/{draft.name}": draft.solution for draft in self.drafts.values()}
+
 
 def load_suite(directory: Path) -> Suite:
-    """Load a suite. Raises ConfigError naming the file, the case and the field."""
+    """Load a suite to ask its cases. Raises ConfigError naming the file, the case and the field."""
+    suite = read_suite(directory)
+    if not suite.cases:
+        waiting = f", and {len(suite.drafts)} drafts: `onward suite review {directory}`" if suite.drafts else ""
+        raise ConfigError(f"{directory}: no case files (*.toml){waiting}")
+    return suite
+
+
+def read_suite(directory: Path) -> Suite:
+    """Read a suite, which may have nothing but drafts. Raises ConfigError as `load_suite` does."""
     tasks = tasks_below(directory)
     listed = sorted(directory.rglob("*.toml"))
     paths = [path for path in listed if not any(path.is_relative_to(folder) for folder in tasks)]
     if not paths:
         raise ConfigError(f"{directory}: no case files (*.toml)")
-    digest, found = blake3(), []
-    for path in paths:
-        content = _read(path)
-        digest.update(f"{path.relative_to(directory)}\0{len(content)}\0".encode() + content)
-        found += [(case, path) for case in _cases(path, content)]
+    drafts = directory / DRAFTS
+    paths = [path for path in paths if not path.is_relative_to(drafts)]
+    found = [(case, path) for path in paths for case in _cases(path, _read(path))]
     counts = Counter(case.name for case, _ in found)
     for case, path in found:
         if counts[case.name] > 1:
             raise ConfigError(f"{path}: case {case.name!r}: name: {counts[case.name]} cases have it")
     folders = {case.name: _folder(case, path) for case, path in found if isinstance(case, TaskCase)}
-    for name, folder in sorted(folders.items()):
-        digest.update(f"{name}\0".encode() + digest_of(folder))
     _require_named(tasks, folders)
-    directories = {case.name: path.parent for case, path in found}
-    return Suite(tuple(case for case, _ in found), directories, digest.hexdigest(), folders)
+    cases, directories = tuple(case for case, _ in found), {case.name: path.parent for case, path in found}
+    return Suite(cases, directories, digest_of(cases, folders), folders, read_drafts(drafts))
+
+
+def read_drafts(folder: Path) -> dict[Path, Draft]:
+    """Return the drafts of a folder by their files; none if it is not there. Raises ConfigError naming the file."""
+    return {path: _draft(path, _read(path)) for path in sorted(folder.glob("*.toml"))}
+
+
+def _draft(path: Path, content: bytes) -> Draft:
+    try:
+        return _DraftFile.model_validate(tomllib.loads(content.decode())).draft
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except ValidationError as error:
+        mistakes = [f"{'.'.join(map(str, each['loc']))}: {_said(each['msg'])}" for each in error.errors()]
+        raise ConfigError(f"{path}: no draft of a case: " + "; ".join(mistakes)) from error
+
+
+def digest_of(cases: Iterable[AnyCase], tasks: Mapping[str, Path]) -> str:
+    """Return the digest of what the cases say and of their tasks, wherever these lie and in whichever order.
+
+    What a case leaves open is not in it: a field that a later build adds changes nothing."""
+    digest = blake3()
+    for case in sorted(cases, key=lambda case: case.name):
+        said = case.model_dump(mode="json", exclude_defaults=True, exclude={"task"})
+        digest.update(json.dumps(said, sort_keys=True).encode() + b"\n")
+    for name, folder in sorted(tasks.items()):
+        digest.update(f"{name}\0".encode() + digest_of_task(folder))
+    return digest.hexdigest()
 
 
 def _folder(case: TaskCase, path: Path) -> Path:

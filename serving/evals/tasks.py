@@ -35,6 +35,11 @@ def digest_of(folder: Path) -> bytes:
     return bytes(whole.digest())
 
 
+def instruction_of(folder: Path) -> str:
+    """Return what a task asks. Raises ConfigError."""
+    return _read(folder / _INSTRUCTION).decode(errors="replace")
+
+
 def solutions_of(folder: Path) -> dict[str, str]:
     """Return the text files of a task's own solution by their paths within the task. Raises ConfigError."""
     found = {}

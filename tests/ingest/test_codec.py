@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from core import events
 from core.codec import SCHEMA_VERSION, decode, encode, to_builtins
 from core.errors import InvalidRequest, NewerSchema, Undecodable
-from core.events import Completion, Release, ToolCall, VersionSpan
+from core.events import Completion, PolicyVersion, Release, ToolCall, VersionSpan
 from core.ids import BASE, PolicyName, PolicyRef, Version, base_ref
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -201,6 +201,14 @@ def test_a_reward_of_before_there_were_void_ones_is_read() -> None:
     _, event = msgspec.msgpack.decode(encode(known))
     del event["void"], event["environment"]
     assert decode(msgspec.msgpack.encode([4, event])) == known
+
+
+def test_a_version_of_before_it_named_the_suites_that_were_kept_out_is_read() -> None:
+    fields: dict[str, Any] = {"policy": "m", "digest": "d", "parent": None, "manifest": None, "weights": "w"}
+    known = PolicyVersion(version=base_ref(1), created_at=NOW, **fields)
+    _, event = msgspec.msgpack.decode(encode(known))
+    del event["kept_out"]
+    assert decode(msgspec.msgpack.encode([6, event])) == known
 
 
 def test_what_names_no_tokens_is_read_as_it_was_before_there_were_spans(completion: Callable[..., Completion]) -> None:

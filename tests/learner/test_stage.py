@@ -3,23 +3,36 @@
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
+import zstandard
 from kept_spans import kept_spans
-from logged_world import World, logged_past, make_reward, make_turn, manifests, settle, tokenizer_digest
+from logged_world import (
+    World,
+    lineage_of_newest,
+    logged_past,
+    make_reward,
+    make_turn,
+    manifests,
+    settle,
+    tokenizer_digest,
+)
 from msgspec.structs import replace
 
 from core import tracing
 from core.errors import ConfigError, LogUnavailable
-from core.events import Segment, ToolCall
+from core.events import Segment, SuiteKeptOut, ToolCall
 from core.ids import base_ref
 from core.operations.alarms import StoredAlarm
 from core.ports import WeightsRef
 from core.unstored import without_words
+from learner.sequences.resemblance import KeptOut, SuiteSolutions
 from learner.stage import Learner
-from learner.versions.manifest import prove_exactly_once
+from learner.versions.manifest import decode, encode, kept_out_of_all, prove_exactly_once
 
 MakeWorld = Callable[[str], World]
 
@@ -204,10 +217,12 @@ def test_what_another_tokenizer_made_does_not_train(make_world: MakeWorld) -> No
 
 
 def test_what_recalls_an_eval_case_does_not_train(make_world: MakeWorld) -> None:
-    """The text or a call may hold the solution; other answers train."""
+    """The text or a call may hold the solution; other answers train. The version says which suite left out how many."""
     world = make_world("a")
     solution = "def total(xs):\n    result = 0\n    for x in xs:\n        result += x\n    return result"
-    learner = world.learner({"sum of a list": solution})
+    ours = SuiteSolutions("ours", "d1", {"sum of a list": solution})
+    theirs = SuiteSolutions("theirs", "d2", {"sum": solution + "\n# of numbers", "first": "the first of many words"})
+    learner = world.learner(lambda: KeptOut([ours, theirs]))
     world.tell(*logged_past(8))
     call = ToolCall(id="c", name="edit", arguments=json.dumps({"path": "a.py", "content": solution}), index=0)
     said, wrote = make_turn(30, text=f"Here you are:\n{solution}\n"), make_turn(31, tool_calls=(call,))
@@ -220,7 +235,44 @@ def test_what_recalls_an_eval_case_does_not_train(make_world: MakeWorld) -> None
     assert not trained & {said.inference_id, wrote.inference_id}
     dropped = [turn for one in manifests(world) for turn in one.drops.get("eval_solution", ())]
     assert sorted(dropped) == sorted([said.inference_id, wrote.inference_id])
+    with world.store.look() as view:
+        policies = [policy for policy, _ in view.policies.newest(100) if policy.parent is not None]
+    assert [policy.kept_out for policy in policies[::-1]] == [one.kept_out for one in manifests(world)]
+    left_out = Counter[tuple[str, str, int]]()
+    for suite in (suite for policy in policies for suite in policy.kept_out):
+        left_out[suite.suite, suite.digest, suite.solutions] += suite.turns
+    assert left_out == {("ours", "d1", 1): 2, ("theirs", "d2", 2): 2}
     learner.close()
+
+
+def test_a_case_that_is_added_while_the_learner_runs_is_kept_out_from_then_on(make_world: MakeWorld) -> None:
+    """Of a version that has no suites, the record says so; one of a former build says nothing."""
+    world, solution = make_world("a"), "def total(xs): return sum(xs) if xs else 0"
+    suites: list[SuiteSolutions] = []
+    learner = world.learner(lambda: KeptOut(suites))
+    early, late = make_turn(30, text=solution), make_turn(31, text=solution)
+    world.tell(*logged_past(7), (early, make_reward(early, 1.0)))
+    settle(learner)
+    suites.append(SuiteSolutions("ours", "d1", {"sum": solution}))
+    world.tell((late, make_reward(late, 1.0)), *logged_past(8, seed=9))
+    settle(learner)
+    first, second = lineage_of_newest(world)
+    assert early.inference_id in {record.inference_id for record in first.turns}
+    assert second.drops == {"eval_solution": (late.inference_id,)}
+    assert (first.kept_out, second.kept_out) == ((), (SuiteKeptOut(suite="ours", digest="d1", solutions=1, turns=1),))
+    former = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(encode(second)))
+    del former["kept_out"]
+    assert decode(zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(former))).kept_out == ()
+    learner.close()
+
+
+def test_a_version_of_several_updates_names_the_suites_that_all_of_them_kept_out() -> None:
+    def kept(suite: str, digest: str, turns: int) -> SuiteKeptOut:
+        return SuiteKeptOut(suite=suite, digest=digest, solutions=1, turns=turns)
+
+    one, other = (kept("a", "d1", 1), kept("b", "d2", 2)), (kept("b", "d3", 3), kept("a", "d1", 4))
+    assert kept_out_of_all([one, other]) == (kept("a", "d1", 5),)
+    assert kept_out_of_all([one, ()]) == ()
 
 
 def test_an_update_that_is_no_number_is_skipped_kept_and_alarmed(make_world: MakeWorld) -> None:

@@ -79,6 +79,10 @@ NOT_RUN: Final[Mapping[str, Mapping[str, str]]] = {
         "curl -H 'content-type": "its ids are left open; tests/api/feedback sends such batches",
     },
     "docs/environments.md": {"$ make rollouts": _MINUTES},
+    "docs/evals.md": {
+        "onward evals check SUITE": "its files are the reader's: tests/onward/replays/test_suites.py checks others",
+        "onward suite mine": "its drafts are of nobody's log: tests/onward/replays/test_suites.py decides on others",
+    },
     "docs/exploits.md": {".venv/bin/onward demo": _MINUTES, ".venv/bin/python -m simulator": _MINUTES},
     "docs/midtraining.md": {"onward midtrain": "its corpora are the reader's: tests/e2e/past runs it on others"},
     "docs/operations.md": {

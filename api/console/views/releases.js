@@ -74,6 +74,9 @@ function difference({ difference: found, low, high, turns, base_turns: base }) {
     : `${signed(found)} (${signed(low)} to ${signed(high)})`;
 }
 
+const suiteLine = ({ suite, digest, solutions, turns }) =>
+  `${suite} (${digest.slice(0, 12)}, ${number(solutions)} solutions, ${number(turns)} turns left out)`;
+
 function row(policy, standing) {
   const held = standing.held.includes(policy.version), pinned = standing.pinned === policy.version;
   const line = make("div", "row version",
@@ -83,6 +86,7 @@ function row(policy, standing) {
       + ` · ${number(policy.updates)} ${policy.updates === 1 ? "update" : "updates"}`),
     ["retired", "rolled_back", "superseded"].includes(policy.state) && make("small", "block", soon(policy)),
     policy.verdict ? make("small", "block", `${policy.verdict.proposed ? "proposed" : "cases"}: ${policy.verdict.action}: ${policy.verdict.why}`) : null,
+    policy.kept_out.length ? make("small", "block", `kept out of training: ${policy.kept_out.map(suiteLine).join("; ")}`) : null,
     make("span", "actions", ...orders(policy, standing).map(kind => order(kind, policy.version))));
   line.tabIndex = -1;
   return make("li", "", line);

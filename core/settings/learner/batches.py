@@ -1,9 +1,9 @@
 """Turns: how many an update has, which of them train, and how much one user counts."""
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, field_serializer, field_validator
 
 from core.section import Section
 
@@ -47,9 +47,23 @@ class AdmissionSettings(Section):
     what it has learned from a turn for that long."""
     kto_outcomes: tuple[str, ...] = ()
     """Outcomes, by name, that train by KTO at any age (a thumb, say): rewards that are made of these alone."""
-    keep_out: Path | None = None
-    """A suite of eval cases: turns whose answers resemble the solution of one do not train, and are counted. None: that
-    of `release.evals.suite`, where there is one."""
+    keep_out: tuple[Path, ...] = ()
+    """Suites of eval cases, a list or one alone: turns whose answers resemble the solution of a case do not train, and
+    are counted. That of `release.evals.suite`, where there is one, is always among them."""
+
+    @field_validator("keep_out", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, given: Any) -> Any:
+        """Take one suite for a list of it, and null for none: manifests of former builds have these."""
+        if given is None:
+            return ()
+        return (given,) if isinstance(given, str | Path) else given
+
+    @field_serializer("keep_out", when_used="json")
+    def _as_former_builds_wrote_it(self, suites: tuple[Path, ...]) -> str | list[str] | None:
+        """Return what a former build would have written, too, of none and of one: reports and manifests compare."""
+        named = [str(suite) for suite in suites]
+        return named if len(named) > 1 else next(iter(named), None)
 
     @property
     def usual_max_age_s(self) -> float:

@@ -24,7 +24,7 @@ from onward.replays.history import require_directory
 from onward.replays.provenance import provenance_of
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import Foundation, open_foundation
-from onward.wiring.learner import solutions_kept_out
+from onward.wiring.suites.kept_out import kept_out
 from serving.rendering import load_renderer
 
 FormName = Literal["turns", "kto", "dpo", "sft", "grpo"]
@@ -92,8 +92,8 @@ def _is_form(name: str) -> TypeGuard[FormName]:
 def _lessons(source: Foundation) -> Lessons:
     """Return what may teach a model with this tokenizer, as the directory's learner decides it."""
     renderer = load_renderer(source.model, family=source.settings.serving.family)
-    kept_out = solutions_kept_out(source.settings.learner)
-    return Lessons(Teachable(Bounds(renderer.tokenizer_digest), kept_out), Conversations(renderer))
+    suites = kept_out(source.settings.learner)
+    return Lessons(Teachable(Bounds(renderer.tokenizer_digest), suites), Conversations(renderer))
 
 
 def _form(name: FormName, past: Past, lessons: Lessons, least: float | None) -> Form:

@@ -94,6 +94,7 @@ def test_versions_engines_and_the_experiment_are_the_stores(service: Service) ->
         work.files.drop(base_ref(4))
         work.files.give_up(base_ref(4), "its turns are gone")
     asked = service.get("/v1/policies").json()["data"]
+    assert [policy["kept_out"] for policy in asked] == [[]] * 5
     assert {policy["version"]: policy["servable"] for policy in asked} == dict(
         zip(range(1, 6), ("now", "now", "rebuild", "lost", "now"), strict=True)
     )

@@ -83,6 +83,8 @@ def test_an_operator_promotes_and_rolls_back_and_nobody_refused_does(open_page: 
     expect(page.locator("#canary")).to_contain_text(f"Version {VERSIONS} against {VERSIONS - 1} for 20.0 % of users")
     proposed = page.locator(".version", has_text=f"version {VERSIONS}")
     expect(proposed).to_contain_text("proposed: pass: no worse by 5.0%")
+    expect(proposed).to_contain_text("kept out of training: evals/cases (dddddddddddd, 40 solutions, 3 turns left out)")
+    expect(rebuilt).not_to_contain_text("kept out of training")
     proposed.locator("button", has_text="promote").click()
     give(page, "it is better", READER)
     expect(page.locator("#order-problem")).to_have_text("this API key lacks the scope admin")

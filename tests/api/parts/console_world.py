@@ -22,6 +22,7 @@ from core.events import (
     ReleaseState,
     Reward,
     Sampling,
+    SuiteKeptOut,
     TextEdit,
     TokenRange,
     ToolCall,
@@ -152,6 +153,7 @@ def policy(version: int, at: datetime) -> PolicyVersion:
         weights="w",
         created_at=at,
         verdict=verdict,
+        kept_out=(SuiteKeptOut(suite="evals/cases", digest="d" * 64, solutions=40, turns=3),) if verdict else (),
     )
 
 

@@ -1,5 +1,6 @@
 """Settings come from the environment, then the file, then the defaults; unknown ones are refused."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +10,11 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from core.errors import ConfigError
-from core.settings import ApiKey, LearnerSettings, Settings, load_settings
+from core.settings import AdmissionSettings, ApiKey, LearnerSettings, Settings, load_settings
 from core.settings.names import FORMER, REMOVED, paths, under_their_names
 from onward.commands.options import overrides_of
+
+KEEP_OUT = "ONWARD_LEARNER__ADMISSION__KEEP_OUT"
 
 
 @pytest.fixture
@@ -114,17 +117,25 @@ def test_every_stage_refuses_what_it_does_not_know() -> None:
 @pytest.mark.parametrize(
     ("environment", "kept_out"),
     [
-        ({}, None),
-        ({"ONWARD_RELEASE__EVALS__SUITE": "asked"}, Path("asked")),
-        ({"ONWARD_RELEASE__EVALS__SUITE": "asked", "ONWARD_LEARNER__ADMISSION__KEEP_OUT": "other"}, Path("other")),
-        ({"ONWARD_LEARNER__ADMISSION__KEEP_OUT": "other"}, Path("other")),
+        ({}, []),
+        ({"ONWARD_RELEASE__EVALS__SUITE": "asked"}, ["asked"]),
+        ({"ONWARD_RELEASE__EVALS__SUITE": "asked", KEEP_OUT: "other"}, ["other", "asked"]),
+        ({"ONWARD_RELEASE__EVALS__SUITE": "asked", KEEP_OUT: '["asked", "other"]'}, ["asked", "other"]),
+        ({KEEP_OUT: "other"}, ["other"]),
     ],
 )
-def test_the_suite_that_versions_are_asked_is_kept_out_of_training(
-    environment: dict[str, str], kept_out: Path | None
+def test_the_suite_that_versions_are_asked_is_always_kept_out_of_training(
+    environment: dict[str, str], kept_out: list[str]
 ) -> None:
     settings = load_settings(None, {**environment, "ONWARD_LEARNER__SEED": "3"})
-    assert (settings.learner.admission.keep_out, settings.learner.seed) == (kept_out, 3)
+    assert (settings.learner.admission.keep_out, settings.learner.seed) == (tuple(map(Path, kept_out)), 3)
+
+
+@pytest.mark.parametrize(("suites", "written"), [([], None), (["a"], "a"), (["a", "b"], ["a", "b"])])
+def test_manifests_have_of_one_suite_what_former_builds_wrote(suites: list[str], written: object) -> None:
+    known = AdmissionSettings.model_validate({"keep_out": suites})
+    assert json.loads(known.model_dump_json())["keep_out"] == known.model_dump(mode="json")["keep_out"] == written
+    assert AdmissionSettings.model_validate({"keep_out": written}) == known
 
 
 # ------------------------------------------------------------------------------------------------ sections and names

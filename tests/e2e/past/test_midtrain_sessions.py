@@ -13,8 +13,9 @@ from service_tree import wait_for
 
 from core.errors import ConfigError
 from core.events import Completion, Event
+from learner.sequences.resemblance import KeptOut
 from onward.commands.midtrain_command import midtrain
-from onward.replays.session_corpus import Choice, gather
+from onward.replays.session_corpus import Choice, gather, suites_of
 from simulator.tasks.corpus import write_corpus
 
 
@@ -34,7 +35,7 @@ def directories(events: list[Event], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def gathered(directory: Path, out: Path, begin: str | None = None, end: str | None = None) -> Any:
-    found = gather(Choice(directory, begin, end, 0.5), MODEL, 256, out, {}, again=False)
+    found = gather(Choice(directory, begin, end, 0.5), MODEL, 256, out, {}, KeptOut(), again=False)
     return [json.loads(line) for line in found.file.read_text().splitlines()], found.figures["counts"]
 
 
@@ -61,13 +62,26 @@ def test_a_time_bounds_them(directories: dict[str, Path], tmp_path: Path) -> Non
     assert (early["turns"], late["turns"]) == (COUNT // 2, COUNT // 2)
 
 
+def test_suites_are_those_that_are_given_and_the_directorys_own(directories: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("own", "given"):
+        (tmp_path / name).mkdir()
+        case = (
+            f'[[case]]\nname = "{name}"\nprompt = "?"\nsolution = "it"\nchecker = {{ kind = "exact", text = "it" }}\n'
+        )
+        (tmp_path / name / "cases.toml").write_text(case)
+    own = {"ONWARD_RELEASE__EVALS__SUITE": str(tmp_path / "own")}
+    found = suites_of([tmp_path / "given", tmp_path / "own" / ".." / "given"], directories["log"], own)
+    assert [list(suite.solutions) for suite in found.suites] == [["given"], ["own"]], "each once"
+    assert suites_of([]).suites == ()
+
+
 def test_sessions_that_cannot_be_mixed_in_are_named(directories: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no turns to replay, or none from"):
         gathered(directories["log"], tmp_path, LATE)
     with pytest.raises(ConfigError, match="nowhere: no such directory"):
         gathered(tmp_path / "nowhere", tmp_path)
     with pytest.raises(ConfigError, match=r'no turn to mix in, of these: \{"below_min_reward": 24, "turns": 24\}'):
-        gather(Choice(directories["log"], None, None, 1.1), MODEL, 256, tmp_path, {}, again=False)
+        gather(Choice(directories["log"], None, None, 1.1), MODEL, 256, tmp_path, {}, KeptOut(), again=False)
 
 
 @pytest.mark.parametrize(

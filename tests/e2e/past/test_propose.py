@@ -148,6 +148,9 @@ def test_a_suite_whose_solutions_may_have_been_learned_judges_nothing(
     )
     with pytest.raises(ConfigError, match=r"--suite .*solved: .*replay may have learned solutions by heart \(0, 1\)"):
         hand_over(replay, service, cases)
+    own = {"ONWARD_LEARNER__ADMISSION__KEEP_OUT": str(cases)}
+    with pytest.raises(ConfigError, match=r"learner\.admission\.keep_out: .*solved: .*may have learned solutions"):
+        propose(replay, service.directory, None, Limits(), Bounds(), 0.05, own)
     assert [entry["version"] for entry in service.get("/v1/policies")["data"]] == [1]
     careful = tmp_path / "careful"
     replay_log(service.directory, careful, None, None, overrides={"ONWARD_LEARNER__ADMISSION__KEEP_OUT": str(cases)})

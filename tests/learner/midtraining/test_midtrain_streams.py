@@ -14,12 +14,14 @@ import pytest
 import torch
 from corpora import read_corpus
 from logged_world import MODEL
+from transformers import AutoTokenizer
 
 from core.errors import ConfigError, OnwardError
 from learner.midtraining import run as module
 from learner.midtraining.losses import LossesBySource
 from learner.midtraining.run import MidtrainOptions, Sessions, midtrain
 from learner.sequences.packing import Example, to_tensors
+from learner.sequences.resemblance import KeptOut, SuiteSolutions
 from simulator.tasks.corpus import write_corpus
 
 OPTIONS = MidtrainOptions(steps=6, seed=1, rows=2, warmup_steps=2, save_every=1, buffer_tokens=1200, mix=0.3)
@@ -203,6 +205,37 @@ def test_an_option_that_cannot_be_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         train(corpora, tmp_path / "out", None, **{"mix": 0.0, **changes})
+
+
+def test_documents_that_tell_a_solution_are_left_out_and_counted(corpora: list[Path], tmp_path: Path) -> None:
+    """What is trained on is the very same without them, and the same run knows its suites again."""
+    solution = "def secret(xs):\n    return sorted(x for x in xs if x % 7 == 3)"
+    kept_out = KeptOut([SuiteSolutions("ours", "d1", {"secret": solution})])
+    call = {"id": "c", "type": "function", "function": {"name": "edit", "arguments": json.dumps({"content": solution})}}
+    told = [
+        {"text": f"# a file\n{solution}\n"},
+        {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": solution}]},
+        {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]},
+        {"token_ids": AutoTokenizer.from_pretrained(MODEL)(solution).input_ids, "spans": [[0, 4]]},
+    ]
+    texts = corpora[1] / "part.jsonl"
+    (tmp_path / "told").mkdir()
+    mixed = tmp_path / "told" / "part.jsonl"
+    mixed.write_text(texts.read_text() + "".join(json.dumps(each) + "\n" for each in told))
+
+    def run(corpus: Path, output: str, kept_out: KeptOut) -> tuple[str, Any]:
+        made = replace(OPTIONS, long="split", mix=0.0, steps=2, buffer_tokens=1 << 16)
+        digest = midtrain(corpus, tmp_path / output, MODEL, made, kept_out)
+        return digest, json.loads((tmp_path / output / "report.json").read_text())
+
+    plain, _ = run(texts, "plain", KeptOut())
+    digest, report = run(mixed, "out", kept_out)
+    assert digest == plain
+    assert (report["read"]["documents"], report["read"]["eval_solution"]) == (2, 4)
+    assert report["options"]["kept_out"] == {"ours": "d1"}
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps(each) + "\n" for each in told))
+    with pytest.raises(ConfigError, match="no documents but 4 that resemble solutions of eval cases"):
+        run(tmp_path / "all.jsonl", "none", kept_out)
 
 
 def test_a_corpus_given_twice_is_named(corpora: list[Path], tmp_path: Path) -> None:

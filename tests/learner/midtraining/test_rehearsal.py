@@ -9,12 +9,12 @@ from logged_world import make_reward, make_turn, tokenizer_digest
 from core.events import Completion, Counts, Segment
 from learner.batches.backlog import Bounds
 from learner.midtraining.session_corpus import SessionCorpus
+from learner.sequences.resemblance import KeptOut, SuiteSolutions
 
 
 def documents(*pairs: tuple[Completion, float | None], **options: Any) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    rehearsal = SessionCorpus(
-        Bounds(tokenizer_digest(), options.get("row_tokens", 256)), 0.5, options.get("solutions", {})
-    )
+    suite = SuiteSolutions("suite", "digest", options.get("solutions", {}))
+    rehearsal = SessionCorpus(Bounds(tokenizer_digest(), options.get("row_tokens", 256)), 0.5, KeptOut([suite]))
     rewards = {turn.inference_id: make_reward(turn, value) for turn, value in pairs if value is not None}
     return list(rehearsal.documents([turn for turn, _ in pairs], rewards)), dict(rehearsal.counts)
 

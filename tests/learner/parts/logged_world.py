@@ -1,7 +1,7 @@
 """A logged past: turns really sampled from the shipped model, with rewards, in a real log and store."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -26,6 +26,7 @@ from core.settings import LearnerSettings
 from core.store import SqlStore
 from ingest.sqlite.log import SqliteEventLog
 from learner.model.ranks import ALONE, Ranks
+from learner.sequences.resemblance import KeptOut
 from learner.stage import Learner
 from learner.versions.manifest import Manifest, decode
 from learner.versions.probe import probe_of_model
@@ -152,7 +153,7 @@ class World:
 
     def learner(
         self,
-        solutions: Mapping[str, str] | None = None,
+        kept_out: Callable[[], KeptOut] = KeptOut,
         tokenizer: str | None = None,
         ranks: Ranks = ALONE,
         settings: Mapping[str, object] = {},
@@ -169,7 +170,7 @@ class World:
             MODEL,
             self.directory / "learner",
             self.clock,
-            solutions,
+            kept_out,
             tokenizer,
             ranks,
         )

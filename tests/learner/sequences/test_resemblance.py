@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.sequences.resemblance import LIKENESS, LONG, SHINGLE, Solutions
+from learner.sequences.resemblance import LIKENESS, LONG, SHINGLE, KeptOut, Solutions, SuiteSolutions
 
 TOTAL = """
 def total(values):
@@ -80,6 +80,18 @@ def test_solutions_of_nothing_resemble_nothing() -> None:
 def test_the_likest_is_named() -> None:
     renamed = TOTAL.replace("total", "positive")
     assert Solutions({"one": TOTAL, "two": renamed}).resembled_by(renamed) == "two"
+
+
+def test_a_text_tells_the_cases_of_all_suites_that_have_its_like() -> None:
+    renamed = TOTAL.replace("total", "positive")
+    suites = [
+        SuiteSolutions("a", "d", {"total": TOTAL, "other": "print('hello')"}),
+        SuiteSolutions("b", "d", {"total": renamed}),
+    ]
+    kept_out = KeptOut(suites)
+    assert kept_out.cases_told_by(renamed) == [("b", "total"), ("a", "total")], "the likest first"
+    assert kept_out.cases_told_by("print ( 'hello' )") == [("a", "other")]
+    assert KeptOut().cases_told_by(TOTAL) == []
 
 
 @given(words=WORDS, others=WORDS, place=st.integers(0, 60))

@@ -58,16 +58,19 @@ def test_a_suite_is_all_files_below_its_directory(tmp_path: Path) -> None:
     assert suite.directories["sum again"] == tmp_path / "more"
 
 
-def test_the_digest_is_of_names_and_contents(tmp_path: Path) -> None:
+def test_the_digest_is_of_what_the_cases_say_and_not_of_their_files(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text(GOOD)
     first = load_suite(tmp_path).digest
+    for said, otherwise in (("sum", "sums"), ("Answer in", "Say"), ("2.5", "2.0"), ("Onward", "x"), ('["name"]', "[]")):
+        path.write_text(GOOD.replace(said, otherwise))
+        assert load_suite(tmp_path).digest != first, said
+    begin, one, other = GOOD.split("[[case]]")
+    path.write_text(f"{begin}# in another order\n[[case]]{other}\n[[case]]{one}")
     assert load_suite(tmp_path).digest == first
-    path.write_text(GOOD.replace("2.5", "2.0"))
-    assert load_suite(tmp_path).digest != first
-    path.write_text(GOOD)
-    path.rename(tmp_path / "b.toml")
-    assert load_suite(tmp_path).digest != first
+    path.write_text(f"[[case]]{one}weight = 1.0\n")
+    (tmp_path / "b.toml").write_text(f"[[case]]{other}")
+    assert load_suite(tmp_path).digest == first
 
 
 TASK = '[[case]]\nname = "add"\ntask = "tasks/add"\nquality = { duplicates = true }\n'

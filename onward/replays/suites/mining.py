@@ -1,0 +1,182 @@
+"""`onward suite mine`: drafts of eval cases out of a service's own sessions.
+
+Nothing of a session is taken of which any turn may not be learned from or not be stored: later turns quote it."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from blake3 import blake3
+from rich.console import Console
+from rich.progress import Progress
+
+from core.errors import ConfigError
+from core.events import Completion, Outcome, Reward
+from core.ids import InferenceId, Namespace
+from core.store import open_sqlite
+from learner.sequences.resemblance import Solutions
+from onward.replays.exports.choice import Choice
+from onward.replays.exports.conversations import Conversations
+from onward.replays.exports.past import Logged, Past
+from onward.replays.history import require_directory
+from onward.replays.scratch import scratch
+from onward.wiring.foundation import open_foundation
+from serving.evals.cases import DRAFTS, Draft, Message, Origin, Reuse, read_drafts, read_suite
+from serving.evals.drafts import REJECTED, put_draft
+from serving.rendering import load_renderer
+
+_ANSWERS: Final = ("turn", "suggestion")  # purposes of turns whose answers users see
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which sessions are drafted: with a last answer of at least that reward, at most so many of them."""
+
+    least: float = 0.5
+    most: int = 100
+    namespace: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the options. Raises ConfigError naming the one at fault."""
+        if self.most < 1:
+            raise ConfigError(f"--most {self.most}: want 1 or more")
+
+
+@dataclass(frozen=True)
+class Mined:
+    """What came of it: the files of the drafts, and the sessions of which there is none, by reason.
+
+    `is_kept_out`: the directory's learner does not train on what resembles a draft of this suite."""
+
+    sessions: int
+    drafts: list[Path]
+    left_out: dict[str, int]
+    is_kept_out: bool
+
+    def report(self) -> dict[str, Any]:
+        drafts = [str(path) for path in self.drafts]
+        return {"sessions": self.sessions, "drafts": drafts, "left_out": self.left_out, "kept_out": self.is_kept_out}
+
+
+def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, str]) -> Mined:
+    """Draft cases of the directory's sessions into a suite, which may be new. Raises ConfigError.
+
+    The same sessions give the same drafts: what is a draft, was rejected or is a case is not drafted again."""
+    require_directory(directory, overrides)
+    known = _Known(suite)
+    suite.mkdir(parents=True, exist_ok=True)
+    drafts: list[Path] = []
+    counts, sessions = Counter[str](), 0
+    namespace = None if wanted.namespace is None else Namespace(wanted.namespace)
+    with (
+        closing(open_foundation(directory, overrides)) as source,
+        scratch(suite / ".mining", f"--out {suite}") as place,
+        closing(open_sqlite(place / "store.db")) as store,
+        Progress(console=Console(stderr=True)) as progress,  # on stdout is what is returned
+    ):
+        past = Past(source, store, Choice(namespace=namespace))
+        past.read(progress)
+        talk = Conversations(load_renderer(source.model, family=source.settings.serving.family))
+        for session in past.sessions():
+            sessions += 1
+            found = _drafted(session, past, talk, wanted.least)
+            if isinstance(found, Draft):
+                found = known.place_of(found) or ("beyond_most" if len(drafts) >= wanted.most else found)
+            if isinstance(found, Draft):
+                known.add(found)
+                drafts.append(put_draft(suite, found))
+            else:
+                counts[found] += 1
+        kept_out = {path.resolve() for path in source.settings.learner.admission.keep_out}
+    return Mined(sessions, drafts, dict(sorted(counts.items())), suite.resolve() in kept_out)
+
+
+def _drafted(session: Sequence[Logged], past: Past, talk: Conversations, least: float) -> Draft | str:
+    """Return the draft of a session's last answer, or why there is none."""
+    if any(each.turn.unstored is not None for each in session):
+        return "not_stored"
+    if not all(each.turn.learn for each in session):
+        return "no_consent"
+    answers = [each for each in session if each.turn.purpose in _ANSWERS]
+    if not answers:
+        return "no_answer"
+    last = max(answers, key=lambda each: (each.turn.received_at, each.turn.inference_id))
+    if last.turn.environment != "production":
+        return "simulated"
+    if last.reward is None:
+        return "unrewarded"
+    if last.reward.void or last.reward.value < least:
+        return "void" if last.reward.void else "below_least_reward"
+    return _case_of(last.turn, last.reward, talk, past.outcomes(session))
+
+
+def _case_of(
+    turn: Completion, reward: Reward, talk: Conversations, outcomes: Mapping[InferenceId, Sequence[Outcome]]
+) -> Draft | str:
+    prompt, kept = talk.prompt(turn), talk.kept(turn, reward)
+    if prompt is None:
+        return "no_conversation"
+    solution = (kept or {"content": turn.text})["content"]
+    if turn.tool_calls or any(message["role"] == "tool" or "tool_calls" in message for message in prompt):
+        return "calls_tools"  # a case has no tools to answer them
+    if not solution.strip() or not any(message["role"] == "user" for message in prompt):
+        return "no_words"
+    said = outcomes.get(turn.inference_id, ())
+    return Draft(
+        name=f"mined-{blake3(turn.inference_id.encode()).hexdigest()[:12]}",
+        messages=tuple(Message(role=message["role"], content=message["content"]) for message in prompt),
+        solution=solution,
+        source=Origin(
+            session=turn.session_id,
+            turn=turn.inference_id,
+            versions=tuple(dict.fromkeys(str(span.version) for span in turn.policy_versions)),
+            received_at=turn.received_at,
+            reward=reward.value,
+            reward_spec=reward.spec,
+            outcomes=tuple(_in_words(said)),
+            edited=kept is not None,
+        ),
+        reuse=Reuse(namespace=turn.namespace, user=turn.user_id, key=turn.key_id),
+    )
+
+
+def _in_words(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield what was said of an answer, but for texts, which are their writers' own."""
+    for outcome in sorted(outcomes, key=lambda each: each.received_at):
+        if not isinstance(outcome.value, str):
+            yield f"{outcome.name}: {outcome.value}"
+
+
+class _Known:
+    """Cases and drafts, also rejected ones: what asks the same as one, or has a solution like its, is not drafted."""
+
+    def __init__(self, suite: Path) -> None:
+        self._solutions, self._asked = Solutions[tuple[str, str]]({}), Solutions[tuple[str, str]]({})
+        if not any(suite.rglob("*.toml")):
+            return
+        read = read_suite(suite)
+        for name, text in read.asked().items():
+            self._asked.add(("like_a_case", name), text)
+        for name, text in read.solutions().items():
+            self._solutions.add(("like_a_case", name), text)
+        for draft in [*read.drafts.values(), *read_drafts(suite / DRAFTS / REJECTED).values()]:
+            self._put(
+                ("like_a_draft" if draft.why is None else "like_a_rejected_one", draft.name),
+                draft.asked,
+                draft.solution,
+            )
+
+    def place_of(self, draft: Draft) -> str | None:
+        """Return why the draft is nothing new; None when it is."""
+        found = self._solutions.resembled_by(draft.solution) or self._asked.resembled_by(draft.asked)
+        return None if found is None else found[0]
+
+    def add(self, draft: Draft) -> None:
+        self._put(("like_a_draft", draft.name), draft.asked, draft.solution)
+
+    def _put(self, name: tuple[str, str], asked: str, solution: str) -> None:
+        self._asked.add(name, asked)
+        self._solutions.add(name, solution)

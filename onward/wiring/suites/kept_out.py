@@ -1,0 +1,97 @@
+"""The suites that are kept out of training (`learner.admission.keep_out`), read from their directories."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from core.errors import ConfigError
+from core.settings import LearnerSettings
+from learner.sequences.resemblance import CaseName, KeptOut, Solutions, SuiteSolutions
+from serving.evals.cases import Suite, read_suite
+
+_Files = tuple[tuple[str, int, int], ...]
+logger = logging.getLogger(__name__)
+
+
+def load_suites(directories: Iterable[Path]) -> dict[str, Suite]:
+    """Load suites by their directories, each once; one may have drafts alone. Raises ConfigError naming the file."""
+    once: dict[Path, Path] = {}
+    for directory in directories:
+        once.setdefault(directory.resolve(), directory)
+    return {str(directory): read_suite(directory) for directory in once.values()}
+
+
+def kept_out_of(suites: Mapping[str, Suite]) -> KeptOut:
+    """Return what of these suites must not be learned."""
+    return KeptOut(SuiteSolutions(name, suite.digest, suite.kept_out()) for name, suite in suites.items())
+
+
+def kept_out(settings: LearnerSettings) -> KeptOut:
+    """Return what must not be learned, as the suites are now. Raises ConfigError."""
+    return kept_out_of(load_suites(settings.admission.keep_out))
+
+
+class WatchedSuites:
+    """What must not be learned, for a learner that runs: read again whenever a file of a suite has changed.
+
+    While a suite cannot be read any more, what was known before is kept out, and the log says why."""
+
+    def __init__(self, settings: LearnerSettings) -> None:
+        """Read the suites. Raises ConfigError."""
+        self._directories = settings.admission.keep_out
+        self._files: _Files = ()
+        self._read()
+
+    def __call__(self) -> KeptOut:
+        if _files_of(self._folders) != self._files:
+            try:
+                self._read()
+            except ConfigError as error:
+                self._files = _files_of(self._folders)
+                logger.error("%s: until it can be read, what is kept out of training stays as it was", error)
+            else:
+                logger.info("suites have changed: %d solutions are kept out of training", len(self._known.solutions))
+        return self._known
+
+    def _read(self) -> None:
+        """Read the suites; tasks may lie outside of them. What changes meanwhile is read the next time."""
+        before = _files_of(self._directories)
+        suites = load_suites(self._directories)
+        self._known = kept_out_of(suites)
+        tasks = [folder for suite in suites.values() for folder in suite.tasks.values()]
+        self._folders = (*self._directories, *tasks)
+        self._files = (*before, *_files_of(tasks))
+
+
+def _files_of(folders: Iterable[Path]) -> _Files:
+    """Return what shows a change: each file with its time and its size."""
+    return tuple(_seen(path) for folder in folders for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _seen(path: Path) -> tuple[str, int, int]:
+    try:
+        found = path.stat()
+    except OSError:  # it has just been deleted, or may not be read: whoever loads it says so
+        return str(path), 0, 0
+    return str(path), found.st_mtime_ns, found.st_size
+
+
+class ToldCases:
+    """Finds the cases that a text tells: of a turn, a document, or a task for agents."""
+
+    def __init__(self, suites: Mapping[str, Suite]) -> None:
+        self._solved = kept_out_of(suites)
+        asked = {(name, case): text for name, suite in suites.items() for case, text in suite.asked().items()}
+        self._asked = Solutions[CaseName](asked)
+
+    def told_by(self, asked: str, answers: Iterable[str]) -> dict[CaseName, str]:
+        """Return the cases that this tells, each with what of it: `solution`, or `prompt` if it only asks the same."""
+        prompts = dict.fromkeys(self._asked.all_resembled_by(asked), "prompt")
+        return prompts | {case: "solution" for text in answers for case in self._solved.cases_told_by(text)}
+
+
+def texts_below(folder: Path | None) -> Iterator[str]:
+    """Yield the files of a task's folder `solution`; of none where it has no such folder."""
+    for path in sorted(folder.rglob("*")) if folder is not None else ():
+        if path.is_file():
+            yield path.read_text(encoding="utf-8", errors="replace")

@@ -1,0 +1,255 @@
+"""Cases out of a directory's own sessions: what is drafted and what never is, and what of a past tells a case."""
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from logged_world import MODEL, make_reward, make_turn
+from task_folders import write_task
+
+from api.feedback.edits import edits_to
+from core.errors import ConfigError
+from core.events import Completion, Outcome, Reward, Segment, ToolCall, Topic, VersionSpan
+from core.ids import OutcomeId, UserHash, base_ref
+from core.unstored import without_words
+from learner.sequences.scored import TurnRecord
+from learner.versions import manifest
+from onward.cli import app
+from onward.wiring.foundation import open_foundation
+from serving.evals.cases import Draft, load_suite, read_suite
+from serving.rendering import load_renderer
+
+DOUBLE = """def double(numbers):
+    result = []
+    for number in numbers:
+        result.append(number * 2)
+    return result"""
+SAID, KEPT = "def total(xs):\n    return sum(xs)", "def total(xs):\n    return sum(xs) + 1"
+CASE = """
+[[case]]
+name = "{name}"
+prompt = "{prompt}"
+solution = {solution}
+checker = {{ kind = "contains", all = ["return"] }}
+"""
+
+
+def turn(number: int, asks: str, text: str, **changes: Any) -> Completion:
+    return make_turn(number, messages=({"role": "user", "content": asks},), text=text, **changes)
+
+
+def edited() -> tuple[Completion, Reward]:
+    """Return a turn and its reward, whose user changed a part of the answer."""
+    renderer = load_renderer(MODEL)
+    ids = renderer.answer_tokens(SAID, is_first=True)
+    spans = (VersionSpan(start=0, end=len(ids), version=base_ref(1)),)
+    fields: dict[str, Any] = {"token_ids": ids, "logprobs": (-0.5,) * len(ids), "policy_versions": spans}
+    fields["segments"] = (Segment(start=0, end=len(ids), kind="answer"),)
+    made = turn(40, "Add the numbers of a list.", SAID, **fields)
+    edits = edits_to(renderer, made, None, KEPT)
+    assert edits
+    return made, msgspec.structs.replace(make_reward(made, 0.5), edits=edits)
+
+
+def outcome(turn: Completion, name: str, value: Any) -> Outcome:
+    at = turn.received_at + timedelta(seconds=1)
+    return Outcome(
+        outcome_id=OutcomeId(f"{turn.inference_id}-{name}"),
+        inference_id=turn.inference_id,
+        session_id=None,
+        namespace=turn.namespace,
+        name=name,
+        value=value,
+        observed_at=at,
+        received_at=at,
+    )
+
+
+class World:
+    """A directory with a session of each kind."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.good = turn(0, "Write a function that doubles.", DOUBLE, user_id=UserHash("u1"), key_id="plugin")
+        self.edited, of_edited = edited()
+        self.bad = turn(2, "Sort a list of names.", "names.sort()")
+        call = ToolCall(id="c", name="edit", arguments="{}", index=0)
+        rewarded = [
+            (self.good, 1.0),
+            (self.bad, -0.5),
+            (turn(1, "Please write a function that doubles.", "def twice(n): return n + n"), 1.0),  # asks the same
+            (turn(3, "Read a file.", "", tool_calls=(call,)), 1.0),
+            (turn(4, "Count the words.", "len(text.split())", environment="simulated"), 1.0),
+            (turn(15, "Reverse a string.", "text[::-1]", session="quotes-private"), 1.0),
+            (turn(16, "Open a socket.", "socket.socket()", session="quotes-unstored"), 1.0),
+        ]
+        turns = [each for each, _ in rewarded] + [
+            self.edited,
+            turn(7, "Say nothing of this.", "secret", session="quotes-private", learn=False),
+            without_words(turn(8, "Nor of this.", "secret", session="quotes-unstored")),
+            turn(9, "What is a monad?", "A monoid."),
+        ]
+        said = [outcome(self.good, "accepted", True), outcome(self.good, "comment", "my own words")]
+        rewards = [make_reward(each, value) for each, value in rewarded] + [of_edited]
+        self._write([*turns, *said], rewards)
+
+    def _write(self, events: Sequence[Any], rewards: Sequence[Reward]) -> None:
+        self.directory.mkdir()
+        with closing(open_foundation(self.directory)) as made:
+            made.log.append_blocking(Topic.TURNS, events)
+            made.log.append_blocking(Topic.REWARDS, rewards)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("logged") / "service")
+
+
+def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    """Run a command that prints JSON; return its exit code and what it printed."""
+    code = 0
+    try:
+        app(list(words), result_action="return_value")
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    said = capsys.readouterr().out
+    return code, json.loads(said) if said.startswith(("{", "[")) else said
+
+
+def mined(world: World, suite: Path, capsys: pytest.CaptureFixture[str], *options: str) -> Any:
+    return ran(capsys, "suite", "mine", str(world.directory), "--out", str(suite), *options)[1]
+
+
+LEFT_OUT = {
+    "below_least_reward": 1,
+    "calls_tools": 1,
+    "like_a_draft": 1,
+    "no_consent": 1,
+    "not_stored": 1,
+    "simulated": 1,
+    "unrewarded": 1,
+}
+
+
+def test_what_users_kept_is_drafted_and_nothing_that_may_not_be_used(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = tmp_path / "suite"
+    found = mined(world, suite, capsys)
+    assert (found["sessions"], found["left_out"]) == (9, LEFT_OUT)
+    drafts = {draft.source.turn: draft for draft in read_suite(suite).drafts.values()}
+    assert drafts.keys() == {world.good.inference_id, world.edited.inference_id}
+    good, edited = drafts[world.good.inference_id], drafts[world.edited.inference_id]
+    assert (good.asked, good.solution, good.source.edited) == ("Write a function that doubles.", DOUBLE, False)
+    assert (edited.solution, edited.source.edited, edited.source.reward) == (KEPT, True, 0.5)
+    assert (good.source.outcomes, good.source.versions) == (("accepted: True",), ("1",)), "without the user's words"
+    told = {"namespace": "default", "user": "u1", "key": "plugin", "only_for": "evaluation"}
+    assert good.reuse.model_dump() == told
+    assert good.source.session == world.good.session_id
+    assert "secret" not in "".join(path.read_text() for path in suite.rglob("*.toml"))
+    assert [path.name for path in suite.iterdir()] == ["drafts"], "nothing of the work is left"
+    own = f"learner.admission.keep_out={suite.parent / '.' / suite.name}"
+    again = mined(world, suite, capsys, "--set", own)
+    assert (again["drafts"], again["left_out"]) == ([], LEFT_OUT | {"like_a_draft": 3})
+    assert (found["kept_out"], again["kept_out"]) == (False, True)
+
+
+def test_a_person_decides_and_what_was_decided_is_not_drafted_again(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite, checker = tmp_path / "suite", '{ kind = "contains", all = ["number * 2"] }'
+    mined(world, suite, capsys)
+    listed = ran(capsys, "suite", "review", str(suite), "--json")[1]
+    names = {each["solution"]: each["name"] for each in listed}
+    shown = ran(capsys, "suite", "review", str(suite))[1]
+    assert names[DOUBLE] in shown
+    assert "accepted: True" in shown
+    assert ran(capsys, "suite", "accept", str(suite), names[DOUBLE], "--checker", checker)[0] == 0
+    assert ran(capsys, "suite", "reject", str(suite), names[KEPT], "--why", "too easy")[0] == 0
+    (case,) = load_suite(suite).cases
+    assert (case.solution, case.name) == (DOUBLE, names[DOUBLE])
+    again = mined(world, suite, capsys)
+    others = {why: count for why, count in LEFT_OUT.items() if why != "like_a_draft"}
+    assert (again["drafts"], again["left_out"]) == ([], others | {"like_a_case": 2, "like_a_rejected_one": 1})
+    few = mined(world, tmp_path / "few", capsys, "--most", "1", "--least-reward", "0.75")
+    assert (len(few["drafts"]), few["left_out"]["below_least_reward"]) == (1, 2)
+    with pytest.raises(ConfigError, match="--most 0: want 1 or more"):
+        mined(world, tmp_path / "none", capsys, "--most", "0")
+
+
+def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = tmp_path / "suite"
+    suite.mkdir()
+    cases = [("double", "Something else entirely.", DOUBLE), ("names", "Sort a list of names.", "sorted(names)")]
+    text = [CASE.format(name=name, prompt=asks, solution=json.dumps(solved)) for name, asks, solved in cases]
+    (suite / "cases.toml").write_text("".join(text))
+    with closing(open_foundation(world.directory)) as made:
+        made.blobs.put(manifest.path_of(base_ref(7)), manifest.encode(learned(world.good)))
+    corpus = tmp_path / "corpus.jsonl"
+    documents = [{"text": f"# code\n{DOUBLE}\n"}, {"text": "nothing"}, {"token_ids": [1], "spans": []}]
+    corpus.write_text("".join(json.dumps(each) + "\n" for each in documents))
+    files = {"solution/solve.sh": f"#!/bin/sh\ncat >a.py <<EOF\n{DOUBLE}\nEOF\n"}
+    task = write_task(tmp_path / "tasks" / "one", files=files)
+    (tmp_path / "questions").mkdir()
+    (tmp_path / "questions" / "reasoning-gym.toml").write_text("")
+    sources = ["--sessions", str(world.directory), "--corpus", str(corpus), "--tasks", str(tmp_path / "tasks")]
+    own = f'rollouts.task_sets={{own = {{folders = ["{tmp_path / "questions"}"]}}}}'
+    code, found = ran(capsys, "evals", "check", str(suite), *sources, "--set", own, "--json")
+    assert code == 1
+    places = {(each["case"], each["by"], each["kind"], each["where"]): each["learned_by"] for each in found["found"]}
+    assert places == {
+        ("double", "solution", "turn", world.good.inference_id): 7,
+        ("names", "prompt", "turn", world.bad.inference_id): None,
+        ("double", "solution", "document", f"{corpus}:1"): None,
+        ("double", "solution", "task", str(task.resolve())): None,
+    }
+    assert found["looked_at"] == {"turn": 9, "document": 2, "task": 1}
+    assert sum(found["not_looked_at"].values()) == 4, found["not_looked_at"]
+    shown = ran(capsys, "evals", "check", str(suite), *sources)[1]
+    assert f"{world.good.inference_id}, learned by version 7" in shown
+    (tmp_path / "empty.jsonl").write_text('{"text": "nothing"}\n')
+    assert ran(capsys, "evals", "check", str(suite), "--corpus", str(tmp_path / "empty.jsonl"))[0] == 0
+    with pytest.raises(ConfigError, match="say what the suites are compared with"):
+        ran(capsys, "evals", "check", str(suite))
+
+
+def learned(turn: Completion) -> manifest.Manifest:
+    """Return the manifest of an update that learned from a turn."""
+    reward = make_reward(turn, 1.0)
+    record = TurnRecord(
+        inference_id=turn.inference_id,
+        revision=0,
+        reward=1.0,
+        applied_revision=None,
+        baseline=0.0,
+        scale=1.0,
+        credit=1.0,
+        divergence=0.0,
+    )
+    return manifest.Manifest(
+        version=base_ref(7),
+        parent=base_ref(1),
+        seed=0,
+        settings="{}",
+        turns=(record,),
+        rewards=(reward,),
+        ages_s=(1.0,),
+        applied={},
+    )
+
+
+def test_drafts_are_as_good_as_the_page_says(tmp_path: Path) -> None:
+    """The draft that docs/evals.md shows is one."""
+    text = (Path(__file__).parents[3] / "docs" / "evals.md").read_text()
+    (tmp_path / "drafts").mkdir()
+    shown = next(part.partition("```")[0] for part in text.split("```toml\n") if part.startswith("[draft]"))
+    (tmp_path / "drafts" / "one.toml").write_text(shown)
+    (draft,) = read_suite(tmp_path).drafts.values()
+    assert isinstance(draft, Draft)
