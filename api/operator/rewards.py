@@ -188,8 +188,10 @@ async def _events(
     services: ApiServices, feed: RewardFeed, namespace: Namespace, after: int, may_go_on: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
     yield b": open\n\n"
-    caught_up = False
+    caught_up = is_away = False
     while True:
+        if is_away:  # what is known to be there would be asked for without a pause
+            await asyncio.sleep(_POLL_S)
         is_news = not caught_up or await feed.wait(namespace, after, _HEARTBEAT_S)
         if not may_go_on():
             return
@@ -200,8 +202,9 @@ async def _events(
         try:
             page = await read(services, lambda view: view.rewards.after(namespace, start, _PAGE))  # noqa: B023
         except StoreUnavailable:
-            await asyncio.sleep(_POLL_S)
+            is_away = True
             continue
+        is_away = False
         for sequence, reward in page:
             after = sequence
             yield b"id: %d\ndata: %s\n\n" % (sequence, msgspec.json.encode(described(sequence, reward)))
