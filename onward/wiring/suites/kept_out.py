@@ -50,7 +50,7 @@ class WatchedSuites:
         if files != self._files or self._why:
             try:
                 self._read(files)
-            except ConfigError as error:
+            except (ConfigError, OSError) as error:  # the latter of a folder that vanishes amid the reading
                 if str(error) != self._why:
                     logger.error("%s: until it can be read, what is kept out of training stays as it was", error)
                 self._why = str(error)

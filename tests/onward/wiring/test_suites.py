@@ -111,13 +111,14 @@ def test_what_is_written_while_suites_are_read_is_read_the_next_time(
     assert watched().solutions == ["echo one two three"]
     assert sorted(watched().solutions) == ["echo one two three", "print('more')"]
 
-    def vanishing(directory: Path) -> list[Path]:
-        raise FileNotFoundError(2, "No such file or directory", str(directory / "gone"))
+    def vanishing(_: Any) -> Any:
+        raise FileNotFoundError(2, "No such file or directory", "gone")
 
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(cases, "tasks_below", vanishing)
-        half.unlink()
-        assert len(watched().solutions) == 2
+    half.unlink()
+    for name in ("tasks_below", "solutions_of"):
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(cases, name, vanishing)
+            assert len(watched().solutions) == 2, name
     assert watched().solutions == ["echo one two three"]
 
 
