@@ -223,10 +223,11 @@ class Learner(Stage):
 
     def _leave_out(self, reward: Reward, turn: Completion) -> None:
         """Remove the turn unless it may train. Raises what a batch with it would make an update raise."""
-        is_void = reward.void and reward.inference_id not in self._backlog.applied  # else what it taught is taken back
-        why = "void" if is_void else refusal(turn, reward, self._bounds) or self._eval_suites.refusal(turn)
+        scored = self._backlog.scored(reward, turn)
+        is_void = reward.void and not scored.is_correction  # else what it taught is taken back
+        why = "void" if is_void else refusal(turn, reward, self._bounds) or self._eval_suites.refusal(scored)
         if why is None:
-            try_to_pack(self._backlog.scored(reward, turn), self._masks)
+            try_to_pack(scored, self._masks)
         else:
             self._backlog.remove([reward])
             self._drop(reward.inference_id, why)
@@ -358,8 +359,7 @@ class Learner(Stage):
 
     def _follow_releases(self) -> None:
         """Resume from a version that serves when the newest one may not be built upon."""
-        version = self._lineage.must_resume_from()
-        if version is not None:
+        if (version := self._lineage.must_resume_from()) is not None:
             self._resume_at(version)
 
     def _goes_back(self) -> bool:

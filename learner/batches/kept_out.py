@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Callable
 
-from core.events import Completion, SuiteKeptOut
+from core.events import SuiteKeptOut
 from learner.sequences.resemblance import KeptOut
+from learner.sequences.scored import ScoredTurn
 
 
 class SuiteAdmission:
@@ -19,9 +20,14 @@ class SuiteAdmission:
     def look_again(self) -> None:
         self._known = self._suites()
 
-    def refusal(self, turn: Completion) -> str | None:
-        """Return why the turn may not train, and count it under each suite whose solution it resembles."""
-        suites = {suite for suite, _ in self._known.cases_recalled_in(turn)}
+    def refusal(self, scored: ScoredTurn) -> str | None:
+        """Return why the turn may not train, and count it under each suite whose solution it resembles.
+
+        What trained before it resembled one is taken back like any other, but a better reward teaches it no further."""
+        applied = scored.applied
+        if applied is not None and (scored.reward.void or scored.reward.value <= applied.reward):
+            return None
+        suites = {suite for suite, _ in self._known.cases_recalled_in(scored.turn)}
         self._turns.update(suites)
         return "eval_solution" if suites else None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from blake3 import blake3
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
@@ -110,8 +111,14 @@ def midtrain(
 
 
 def _named(kept_out: KeptOut) -> dict[str, Any]:
-    """Return the digests of the suites, by which a resumed run recognises that they are the same."""
-    return {"kept_out": {suite.suite: suite.digest for suite in kept_out.suites}} if kept_out.suites else {}
+    """Return what a resumed run recognises its suites by: their digests, and one of all solutions, with the drafts'."""
+    if not kept_out.suites:
+        return {}
+    whole = blake3()
+    for solution in sorted(kept_out.solutions):
+        whole.update(blake3(solution.encode()).digest())
+    suites = {suite.suite: suite.digest for suite in kept_out.suites}
+    return {"kept_out": suites, "kept_out_solutions": whole.hexdigest()}
 
 
 def _load(init: Path, row_tokens: int) -> tuple[Any, Any]:

@@ -106,6 +106,11 @@ class Layout:
         return self.root / "ope.partial"
 
     @property
+    def mined(self) -> Path:
+        """The past as `onward suite mine` reads it, while it does."""
+        return self.root / "mine.partial"
+
+    @property
     def model_check(self) -> Path:
         """Digest of the model, code and processor of which the engine was last compared with transformers."""
         return self.root / "model_check"

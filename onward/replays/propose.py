@@ -5,7 +5,8 @@ promotes it, or released as any candidate is.
 """
 
 import asyncio
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -51,11 +52,9 @@ def propose(
     report = read(replay)
     require_directory(directory, overrides)
     cases = None if suite is None else load_suite(suite)
-    if cases is not None:
-        _require_kept_out(cases, report, f"--suite {suite}", replay)
     with closing(open_foundation(directory, overrides or {})) as target, closing(open_offline(replay)) as source:
-        for name, own in load_suites(target.settings.learner.admission.keep_out).items():
-            _require_kept_out(own, report, f"learner.admission.keep_out: {name}", replay)
+        own = target.settings.learner.admission.keep_out
+        _require_kept_out(suite, cases, own, report, replay)
         made = _newest(source, replay)
         _check_same_anchor(source, target, replay)
         tasks = None if cases is None else _task_cases(target, cases, limits)
@@ -68,13 +67,22 @@ def propose(
         return _publish(target, msgspec.structs.replace(draft, verdict=verdict))
 
 
-def _require_kept_out(cases: Suite, report: dict[str, Any], option: str, replay: Path) -> None:
+def _require_kept_out(
+    asked: Path | None, cases: Suite | None, own: Sequence[Path], report: dict[str, Any], replay: Path
+) -> None:
+    """Refuse a replay that may have learned a solution of `--suite`, or what the service keeps out, with its drafts."""
     kept_out = report.get("kept_out", ())  # an older build's says nothing of it
-    learnable = sorted(name for name, text in cases.solutions().items() if text_digest(text) not in kept_out)
-    if learnable:
+    wanted = {} if cases is None else {f"--suite {asked}": cases.solutions()}
+    wanted |= {f"learner.admission.keep_out: {name}": suite.kept_out() for name, suite in load_suites(own).items()}
+    found = []
+    for option, solutions in wanted.items():
+        learnable = sorted(name for name, text in solutions.items() if text_digest(text) not in kept_out)
+        found += [f"{option} ({', '.join(learnable)})"] if learnable else []
+    if found:
+        suites = list(dict.fromkeys(map(str, own if asked is None else [*own, asked])))
         raise ConfigError(
-            f"{option}: {replay} may have learned solutions by heart ({', '.join(learnable)}): replay it with "
-            "`--set learner.admission.keep_out=` and this suite's directory"
+            f"{'; '.join(found)}: {replay} may have learned these solutions by heart: replay it with "
+            f"`--set 'learner.admission.keep_out={json.dumps(suites, ensure_ascii=False)}'`"
         )
 
 
@@ -109,7 +117,8 @@ def _hand_over(source: Foundation, target: Foundation, made: PolicyVersion) -> P
     opened = source.weights.open(_ref(made))
     ref = target.weights.publish(version, opened.shards, anchor, opened.adapter)
     path = manifest.path_of(version)
-    target.blobs.put(path, manifest.encode(_manifest(source, version, anchor)))
+    merged = _manifest(source, version, anchor)
+    target.blobs.put(path, manifest.encode(merged))
     probe = get_probe(source.blobs, made.version)
     put_probe(target.blobs, version, msgspec.structs.replace(probe, weights_digest=ref.digest))
     return msgspec.structs.replace(
@@ -121,6 +130,7 @@ def _hand_over(source: Foundation, target: Foundation, made: PolicyVersion) -> P
         parent=anchor,
         log_offsets={},
         outcome_arrivals=(),
+        kept_out=merged.kept_out,
         created_at=target.clock.now(),
     )
 

@@ -35,6 +35,8 @@ from serving.evals.tasks import instruction_of, is_task, solutions_of, tasks_bel
 
 DRAFTS = "drafts"
 """The folder of a suite that holds its drafts."""
+REJECTED = "rejected"
+"""The folder of drafts that holds those which a person refused."""
 _MOST_TOKENS = 512  # of an answer whose case says nothing of it
 
 
@@ -224,12 +226,22 @@ def load_suite(directory: Path) -> Suite:
 
 def read_suite(directory: Path) -> Suite:
     """Read a suite, which may have nothing but drafts. Raises ConfigError as `load_suite` does."""
+    try:
+        return _suite(directory)
+    except OSError as error:  # a folder that vanishes while it is looked through, or that may not be entered
+        raise ConfigError(f"{directory}: cannot be read ({error})") from error
+
+
+def _suite(directory: Path) -> Suite:
     tasks = tasks_below(directory)
-    listed = sorted(directory.rglob("*.toml"))
-    paths = [path for path in listed if not any(path.is_relative_to(folder) for folder in tasks)]
+    within = set(tasks)
+    paths = [path for path in sorted(directory.rglob("*.toml")) if within.isdisjoint(path.parents)]
     if not paths:
         raise ConfigError(f"{directory}: no case files (*.toml)")
     drafts = directory / DRAFTS
+    for path in (path for path in paths if path.is_relative_to(drafts)):
+        if path.parent not in (drafts, drafts / REJECTED):
+            raise ConfigError(f"{path}: {drafts} has drafts, and below it {REJECTED}/ alone: nobody reads this file")
     paths = [path for path in paths if not path.is_relative_to(drafts)]
     found = [(case, path) for path in paths for case in _cases(path, _read(path))]
     counts = Counter(case.name for case, _ in found)
@@ -244,7 +256,12 @@ def read_suite(directory: Path) -> Suite:
 
 def read_drafts(folder: Path) -> dict[Path, Draft]:
     """Return the drafts of a folder by their files; none if it is not there. Raises ConfigError naming the file."""
-    return {path: _draft(path, _read(path)) for path in sorted(folder.glob("*.toml"))}
+    found = {path: _draft(path, _read(path)) for path in sorted(folder.glob("*.toml"))}
+    by_name: dict[str, Path] = {}
+    for path, draft in found.items():
+        if by_name.setdefault(draft.name, path) != path:
+            raise ConfigError(f"{path}: draft.name: {by_name[draft.name].name} is named {draft.name}, too")
+    return found
 
 
 def _draft(path: Path, content: bytes) -> Draft:

@@ -20,10 +20,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from core.errors import ConfigError
-from serving.evals.cases import DRAFTS, Case, Draft, read_suite
+from serving.evals.cases import DRAFTS, REJECTED, Case, Draft, read_suite
 from serving.evals.checkers import Checker, Command
 
-REJECTED = "rejected"
 _checkers: TypeAdapter[Checker] = TypeAdapter(Checker)
 
 

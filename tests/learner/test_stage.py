@@ -260,6 +260,15 @@ def test_a_case_that_is_added_while_the_learner_runs_is_kept_out_from_then_on(ma
     assert early.inference_id in {record.inference_id for record in first.turns}
     assert second.drops == {"eval_solution": (late.inference_id,)}
     assert (first.kept_out, second.kept_out) == ((), (SuiteKeptOut(suite="ours", digest="d1", solutions=1, turns=1),))
+    praised = make_reward(early, 2.0, revision=1, after_s=60)
+    withdrawn = replace(make_reward(early, 0.0, revision=2, after_s=90), void=True)
+    for number, correction in enumerate((praised, withdrawn)):
+        world.tell((early, correction), *logged_past(8, seed=10 + number))
+        settle(learner)
+    third, *later = lineage_of_newest(world)[2:]
+    assert third.drops == {"eval_solution": (early.inference_id,)}, "nothing more of it is learned"
+    taken_back = [record for one in later for record in one.turns if record.inference_id == early.inference_id]
+    assert [(record.revision, record.reward) for record in taken_back] == [(2, 0.0)]
     former = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(encode(second)))
     del former["kept_out"]
     assert decode(zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(former))).kept_out == ()

@@ -141,16 +141,21 @@ def _look_at_turns(directory: Path, sources: Sources, cases: ToldCases, found: C
                     found.not_looked_at["turns that nothing may learn from"] += 1
                     continue
                 found.looked_at["turn"] += 1
-                places += _places(cases.told_by(asked_by(turn), answers_of(turn)), "turn", turn.inference_id)
+                places += _places(cases.told_by(asks_of(turn.messages), answers_of(turn)), "turn", turn.inference_id)
         found.places += _with_versions(places, source.blobs)
         return _own_tasks(source)
 
 
-def asked_by(turn: Completion) -> str:
-    """Return what the user said last, or the prompt of a raw completion."""
-    said = (message for message in reversed(turn.messages) if message.get("role") in ("user", "prompt"))
-    last: dict[str, Any] = next(said, {})
-    content = last.get("content")
+def asks_of(messages: Iterable[Any]) -> list[str]:
+    """Return what the user said last, or the prompt of a raw completion; and, as a case asks it, all of what was said.
+
+    What has not the form of a message is left to whoever learns from it."""
+    said = [_words_of(each) for each in messages if isinstance(each, dict) and each.get("role") in ("user", "prompt")]
+    return list(dict.fromkeys([*said[-1:], "\n".join(said)]))
+
+
+def _words_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
     return "\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
 
@@ -181,7 +186,13 @@ def _look_at_documents(corpus: Path, cases: ToldCases, found: Contamination) -> 
             found.not_looked_at["documents of tokens alone"] += 1
             continue
         found.looked_at["document"] += 1
-        found.places += _places(cases.told_by("", texts_of(None, document.document)), "document", document.where)
+        told = cases.told_by(_asks_in(document.document), texts_of(None, document.document))
+        found.places += _places(told, "document", document.where)
+
+
+def _asks_in(document: Mapping[str, Any]) -> list[str]:
+    """Return what a document asks: what the user says in a conversation, or all of a text."""
+    return [document["text"]] if "text" in document else asks_of(document["messages"])
 
 
 def _look_at_tasks(folders: Iterable[Path], cases: ToldCases, found: Contamination) -> None:
@@ -195,7 +206,7 @@ def _look_at_tasks(folders: Iterable[Path], cases: ToldCases, found: Contaminati
             raise ConfigError(f"--tasks: {error}") from error
         for task in tasks:
             found.looked_at["task"] += 1
-            told = cases.told_by(task.instruction, texts_below(task.solution))
+            told = cases.told_by([task.instruction], texts_below(task.solution))
             found.places += _places(told, "task", str(task.folder))
 
 

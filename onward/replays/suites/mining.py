@@ -24,8 +24,8 @@ from onward.replays.exports.past import Logged, Past
 from onward.replays.history import require_directory
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import open_foundation
-from serving.evals.cases import DRAFTS, Draft, Message, Origin, Reuse, read_drafts, read_suite
-from serving.evals.drafts import REJECTED, put_draft
+from serving.evals.cases import DRAFTS, REJECTED, Draft, Message, Origin, Reuse, read_drafts, read_suite
+from serving.evals.drafts import put_draft
 from serving.rendering import load_renderer
 
 _ANSWERS: Final = ("turn", "suggestion")  # purposes of turns whose answers users see
@@ -49,16 +49,19 @@ class Wanted:
 class Mined:
     """What came of it: the files of the drafts, and the sessions of which there is none, by reason.
 
-    `is_kept_out`: the directory's learner does not train on what resembles a draft of this suite."""
+    `missing`: records that are neither in the log nor in the archive any more. `is_kept_out`: the directory's learner
+    does not train on what resembles a draft of this suite."""
 
     sessions: int
     drafts: list[Path]
     left_out: dict[str, int]
+    missing: int
     is_kept_out: bool
 
     def report(self) -> dict[str, Any]:
         drafts = [str(path) for path in self.drafts]
-        return {"sessions": self.sessions, "drafts": drafts, "left_out": self.left_out, "kept_out": self.is_kept_out}
+        counts = {"sessions": self.sessions, "drafts": drafts, "left_out": self.left_out, "missing": self.missing}
+        return counts | {"kept_out": self.is_kept_out}
 
 
 def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, str]) -> Mined:
@@ -73,7 +76,7 @@ def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, s
     namespace = None if wanted.namespace is None else Namespace(wanted.namespace)
     with (
         closing(open_foundation(directory, overrides)) as source,
-        scratch(suite / ".mining", f"--out {suite}") as place,
+        scratch(source.layout.mined, f"{directory}") as place,
         closing(open_sqlite(place / "store.db")) as store,
         Progress(console=Console(stderr=True)) as progress,  # on stdout is what is returned
     ):
@@ -91,7 +94,7 @@ def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, s
             else:
                 counts[found] += 1
         kept_out = {path.resolve() for path in source.settings.learner.admission.keep_out}
-    return Mined(sessions, drafts, dict(sorted(counts.items())), suite.resolve() in kept_out)
+    return Mined(sessions, drafts, dict(sorted(counts.items())), past.missing, suite.resolve() in kept_out)
 
 
 def _drafted(session: Sequence[Logged], past: Past, talk: Conversations, least: float) -> Draft | str:
@@ -100,6 +103,8 @@ def _drafted(session: Sequence[Logged], past: Past, talk: Conversations, least: 
         return "not_stored"
     if not all(each.turn.learn for each in session):
         return "no_consent"
+    if not _is_whole([each.turn for each in session]):
+        return "turns_missing"  # of which nobody knows whether they may be used
     answers = [each for each in session if each.turn.purpose in _ANSWERS]
     if not answers:
         return "no_answer"
@@ -111,6 +116,12 @@ def _drafted(session: Sequence[Logged], past: Past, talk: Conversations, least: 
     if last.reward.void or last.reward.value < least:
         return "void" if last.reward.void else "below_least_reward"
     return _case_of(last.turn, last.reward, talk, past.outcomes(session))
+
+
+def _is_whole(turns: Sequence[Completion]) -> bool:
+    """Return whether each answer is there that one of the turns counts before it, and each turn that one continues."""
+    ids, places = {turn.inference_id for turn in turns}, {turn.turn_index for turn in turns}
+    return len(places) == max(places) + 1 and {turn.parent_id for turn in turns} <= {None, *ids}
 
 
 def _case_of(

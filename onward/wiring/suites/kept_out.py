@@ -1,7 +1,8 @@
 """The suites that are kept out of training (`learner.admission.keep_out`), read from their directories."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from core.errors import ConfigError
@@ -34,59 +35,77 @@ def kept_out(settings: LearnerSettings) -> KeptOut:
 class WatchedSuites:
     """What must not be learned, for a learner that runs: read again whenever a file of a suite has changed.
 
-    While a suite cannot be read any more, what was known before is kept out, and the log says why."""
+    While a suite cannot be read any more, what was known before is kept out, the log says why, and it is tried again
+    each time."""
 
     def __init__(self, settings: LearnerSettings) -> None:
         """Read the suites. Raises ConfigError."""
         self._directories = settings.admission.keep_out
-        self._files: _Files = ()
-        self._read()
+        self._folders: tuple[Path, ...] = self._directories
+        self._read(_files_of(self._folders))
+        self._why = ""  # they cannot be read
 
     def __call__(self) -> KeptOut:
-        if _files_of(self._folders) != self._files:
+        files = _files_of(self._folders)
+        if files != self._files or self._why:
             try:
-                self._read()
-            except ConfigError as error:
-                self._files = _files_of(self._folders)
-                logger.error("%s: until it can be read, what is kept out of training stays as it was", error)
+                self._read(files)
+            except (ConfigError, OSError) as error:  # the latter of a folder that vanishes amid the reading
+                if str(error) != self._why:
+                    logger.error("%s: until it can be read, what is kept out of training stays as it was", error)
+                self._why = str(error)
             else:
+                self._why = ""
                 logger.info("suites have changed: %d solutions are kept out of training", len(self._known.solutions))
         return self._known
 
-    def _read(self) -> None:
-        """Read the suites; tasks may lie outside of them. What changes meanwhile is read the next time."""
-        before = _files_of(self._directories)
-        suites = load_suites(self._directories)
-        self._known = kept_out_of(suites)
-        tasks = [folder for suite in suites.values() for folder in suite.tasks.values()]
-        self._folders = (*self._directories, *tasks)
-        self._files = (*before, *_files_of(tasks))
+    def _read(self, files: _Files) -> None:
+        """Read the suites, whose files were listed just before: what changes meanwhile is read the next time.
+
+        Tasks may lie outside of them. Their folders are known once the suites are read, which is then done again."""
+        while True:
+            self._files = files
+            suites = load_suites(self._directories)
+            self._known = kept_out_of(suites)
+            folders = (*self._directories, *_outside(self._directories, suites.values()))
+            if folders == self._folders:
+                return
+            self._folders, files = folders, _files_of(folders)
+
+
+def _outside(directories: Sequence[Path], suites: Iterable[Suite]) -> list[Path]:
+    """Return the folders of tasks that are not below one of the directories."""
+    inside = {directory.resolve() for directory in directories}
+    return [folder for suite in suites for folder in suite.tasks.values() if inside.isdisjoint(folder.parents)]
 
 
 def _files_of(folders: Iterable[Path]) -> _Files:
     """Return what shows a change: each file with its time and its size."""
-    return tuple(_seen(path) for folder in folders for path in sorted(folder.rglob("*")) if path.is_file())
+    places = (place for folder in folders for place in os.walk(folder))
+    return tuple(sorted(_seen(os.path.join(inside, name)) for inside, _, names in places for name in names))
 
 
-def _seen(path: Path) -> tuple[str, int, int]:
+def _seen(path: str) -> tuple[str, int, int]:
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError:  # it has just been deleted, or may not be read: whoever loads it says so
-        return str(path), 0, 0
-    return str(path), found.st_mtime_ns, found.st_size
+        return path, 0, 0
+    return path, found.st_mtime_ns, found.st_size
 
 
 class ToldCases:
-    """Finds the cases that a text tells: of a turn, a document, or a task for agents."""
+    """Finds the cases that texts tell: those of a turn, a document, or a task for agents."""
 
     def __init__(self, suites: Mapping[str, Suite]) -> None:
         self._solved = kept_out_of(suites)
         asked = {(name, case): text for name, suite in suites.items() for case, text in suite.asked().items()}
         self._asked = Solutions[CaseName](asked)
 
-    def told_by(self, asked: str, answers: Iterable[str]) -> dict[CaseName, str]:
-        """Return the cases that this tells, each with what of it: `solution`, or `prompt` if it only asks the same."""
-        prompts = dict.fromkeys(self._asked.all_resembled_by(asked), "prompt")
+    def told_by(self, asks: Sequence[str], answers: Iterable[str]) -> dict[CaseName, str]:
+        """Return the cases that this tells, each with what of it: `solution`, or `prompt` if it only asks the same.
+
+        Each of `asks` is compared by itself."""
+        prompts = dict.fromkeys((case for text in asks for case in self._asked.all_resembled_by(text)), "prompt")
         return prompts | {case: "solution" for text in answers for case in self._solved.cases_told_by(text)}
 
 

@@ -146,10 +146,10 @@ def test_a_suite_whose_solutions_may_have_been_learned_judges_nothing(
     (cases / "cases.toml").write_text(
         text.replace("max_tokens", 'solution = "def total(xs): return sum(xs)"\nmax_tokens')
     )
-    with pytest.raises(ConfigError, match=r"--suite .*solved: .*replay may have learned solutions by heart \(0, 1\)"):
+    with pytest.raises(ConfigError, match=r"--suite .*solved \(0, 1\): .*replay may have learned these solutions"):
         hand_over(replay, service, cases)
     own = {"ONWARD_LEARNER__ADMISSION__KEEP_OUT": str(cases)}
-    with pytest.raises(ConfigError, match=r"learner\.admission\.keep_out: .*solved: .*may have learned solutions"):
+    with pytest.raises(ConfigError, match=r"learner\.admission\.keep_out: .*solved \(0, 1\): .*may have learned these"):
         propose(replay, service.directory, None, Limits(), Bounds(), 0.05, own)
     assert [entry["version"] for entry in service.get("/v1/policies")["data"]] == [1]
     careful = tmp_path / "careful"

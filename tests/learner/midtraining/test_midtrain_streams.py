@@ -233,6 +233,9 @@ def test_documents_that_tell_a_solution_are_left_out_and_counted(corpora: list[P
     assert digest == plain
     assert (report["read"]["documents"], report["read"]["eval_solution"]) == (2, 4)
     assert report["options"]["kept_out"] == {"ours": "d1"}
+    drafted = KeptOut([SuiteSolutions("ours", "d1", {"secret": solution, "drafts/another": "print(1)"})])
+    of_drafts = run(texts, "drafted", drafted)[1]["options"]
+    assert of_drafts["kept_out_solutions"] != report["options"]["kept_out_solutions"], "a resumed run tells them apart"
     (tmp_path / "all.jsonl").write_text("".join(json.dumps(each) + "\n" for each in told))
     with pytest.raises(ConfigError, match="no documents but 4 that resemble solutions of eval cases"):
         run(tmp_path / "all.jsonl", "none", kept_out)

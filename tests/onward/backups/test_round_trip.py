@@ -38,6 +38,7 @@ LEFT_OUT = (
     "ready/score.pid",
     "rollouts/journal.db",
     "ope.partial/store.db",
+    "mine.partial/store.db",
     "service.lock",
 )
 

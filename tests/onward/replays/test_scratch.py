@@ -11,10 +11,12 @@ from kept_world import append, past
 from logged_world import MODEL
 
 from core.errors import ConfigError
+from learner.sequences.resemblance import NOTHING_KEPT_OUT
 from onward.directory.layout import SHIPPED_REWARDS
 from onward.replays.rescore import compare_specs
 from onward.replays.scratch import scratch
 from onward.replays.session_corpus import Choice, gather
+from onward.replays.suites.mining import Wanted, mine
 
 _AT_WORK = """
 import sys, time
@@ -59,10 +61,11 @@ def test_it_goes_also_after_an_error(tmp_path: Path) -> None:
 def test_what_a_killed_command_left_goes_with_the_next_one_of_its_kind(tmp_path: Path) -> None:
     service, out = tmp_path / "service", tmp_path / "out"
     append(service, past(4))
-    places = [service / "rescore.partial", out / "scored.partial"]
+    places = [service / "rescore.partial", out / "scored.partial", service / "mine.partial"]
     for place in places:
         place.mkdir(parents=True)
         (place / "store.db").write_text("what users said")
     compare_specs(service, SHIPPED_REWARDS, None, None, None)
-    gather(Choice(service, None, None, min_reward=-9.0), MODEL, 512, out, {}, again=False)
+    gather(Choice(service, None, None, min_reward=-9.0), MODEL, 512, out, {}, NOTHING_KEPT_OUT, again=False)
+    mine(service, tmp_path / "suite", Wanted(), {})
     assert [place for place in places if place.exists()] == []

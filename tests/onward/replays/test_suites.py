@@ -15,7 +15,7 @@ from task_folders import write_task
 from api.feedback.edits import edits_to
 from core.errors import ConfigError
 from core.events import Completion, Outcome, Reward, Segment, ToolCall, Topic, VersionSpan
-from core.ids import OutcomeId, UserHash, base_ref
+from core.ids import InferenceId, OutcomeId, UserHash, base_ref
 from core.unstored import without_words
 from learner.sequences.scored import TurnRecord
 from learner.versions import manifest
@@ -87,6 +87,7 @@ class World:
             (turn(4, "Count the words.", "len(text.split())", environment="simulated"), 1.0),
             (turn(15, "Reverse a string.", "text[::-1]", session="quotes-private"), 1.0),
             (turn(16, "Open a socket.", "socket.socket()", session="quotes-unstored"), 1.0),
+            (turn(17, "Close a file.", "file.close()", parent_id=InferenceId("deleted"), turn_index=1), 1.0),
         ]
         turns = [each for each, _ in rewarded] + [
             self.edited,
@@ -132,6 +133,7 @@ LEFT_OUT = {
     "no_consent": 1,
     "not_stored": 1,
     "simulated": 1,
+    "turns_missing": 1,
     "unrewarded": 1,
 }
 
@@ -141,7 +143,7 @@ def test_what_users_kept_is_drafted_and_nothing_that_may_not_be_used(
 ) -> None:
     suite = tmp_path / "suite"
     found = mined(world, suite, capsys)
-    assert (found["sessions"], found["left_out"]) == (9, LEFT_OUT)
+    assert (found["sessions"], found["left_out"], found["missing"]) == (10, LEFT_OUT, 0)
     drafts = {draft.source.turn: draft for draft in read_suite(suite).drafts.values()}
     assert drafts.keys() == {world.good.inference_id, world.edited.inference_id}
     good, edited = drafts[world.good.inference_id], drafts[world.edited.inference_id]
@@ -188,12 +190,19 @@ def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
     suite = tmp_path / "suite"
     suite.mkdir()
     cases = [("double", "Something else entirely.", DOUBLE), ("names", "Sort a list of names.", "sorted(names)")]
-    text = [CASE.format(name=name, prompt=asks, solution=json.dumps(solved)) for name, asks, solved in cases]
+    cases.append(("sockets", "Open a socket, please.\nAnd listen.", "sockets"))
+    text = [
+        CASE.format(name=name, prompt=json.dumps(asks)[1:-1], solution=json.dumps(solved))
+        for name, asks, solved in cases
+    ]
     (suite / "cases.toml").write_text("".join(text))
     with closing(open_foundation(world.directory)) as made:
         made.blobs.put(manifest.path_of(base_ref(7)), manifest.encode(learned(world.good)))
     corpus = tmp_path / "corpus.jsonl"
-    documents = [{"text": f"# code\n{DOUBLE}\n"}, {"text": "nothing"}, {"token_ids": [1], "spans": []}]
+    said = [{"role": role, "content": text} for role, text in (("user", "Sort a list of names."), ("assistant", "?"))]
+    heard = [{"role": "user", "content": each} for each in ("Open a socket, please.", "And listen.")]
+    documents: list[dict[str, Any]] = [{"text": f"# code\n{DOUBLE}\n"}, {"text": "nothing"}]
+    documents += [{"token_ids": [1], "spans": []}, {"messages": said}, {"messages": heard}]
     corpus.write_text("".join(json.dumps(each) + "\n" for each in documents))
     files = {"solution/solve.sh": f"#!/bin/sh\ncat >a.py <<EOF\n{DOUBLE}\nEOF\n"}
     task = write_task(tmp_path / "tasks" / "one", files=files)
@@ -208,9 +217,11 @@ def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
         ("double", "solution", "turn", world.good.inference_id): 7,
         ("names", "prompt", "turn", world.bad.inference_id): None,
         ("double", "solution", "document", f"{corpus}:1"): None,
+        ("names", "prompt", "document", f"{corpus}:4"): None,
+        ("sockets", "prompt", "document", f"{corpus}:5"): None,
         ("double", "solution", "task", str(task.resolve())): None,
     }
-    assert found["looked_at"] == {"turn": 9, "document": 2, "task": 1}
+    assert found["looked_at"] == {"turn": 10, "document": 4, "task": 1}
     assert sum(found["not_looked_at"].values()) == 4, found["not_looked_at"]
     shown = ran(capsys, "evals", "check", str(suite), *sources)[1]
     assert f"{world.good.inference_id}, learned by version 7" in shown

@@ -16,7 +16,9 @@ from core.settings import LearnerSettings, Settings
 from environments.rollouts.plan import Plan, TaskSet
 from environments.rollouts.workshop import Source, Workshop
 from onward.wiring import rollouts
+from onward.wiring.suites import kept_out
 from onward.wiring.suites.kept_out import WatchedSuites
+from serving.evals import cases
 from serving.evals.cases import Draft, Message, Origin, Reuse
 from serving.evals.drafts import put_draft
 
@@ -71,6 +73,53 @@ def test_what_is_kept_out_follows_the_files_and_survives_a_broken_one(
     assert list(watched().suites[1].solutions) == ["drafts/mined-1"], "a suite of drafts alone is kept out, too"
     with pytest.raises(ConfigError, match="nowhere: no case files"):
         WatchedSuites(settings_of(tmp_path / "nowhere").learner)
+
+
+def test_what_is_written_while_suites_are_read_is_read_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a suite, after it could not be read, and of a task outside of it; and a folder may vanish meanwhile."""
+    solves = write_task(tmp_path / "work", files={"solution/solve.sh": "echo one"}) / "solution" / "solve.sh"
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite" / "cases.toml").write_text('[[case]]\nname = "worked"\ntask = "../work"\n')
+    to_write: list[tuple[str, Path, str]] = []  # after whom
+
+    def written_after(name: str) -> None:
+        reads = getattr(kept_out, name)
+
+        def read_and_write(given: Any) -> Any:
+            try:
+                return reads(given)
+            finally:
+                for each in [each for each in to_write if each[0] == name]:
+                    each[1].write_text(each[2])
+                    to_write.remove(each)
+
+        monkeypatch.setattr(kept_out, name, read_and_write)
+
+    written_after("load_suites")
+    written_after("kept_out_of")
+    watched = WatchedSuites(settings_of(tmp_path / "suite").learner)
+    solves.write_text("echo one two")
+    to_write.append(("kept_out_of", solves, "echo one two three"))
+    watched()
+    assert watched().solutions == ["echo one two three"]
+    half = tmp_path / "suite" / "more.toml"
+    half.write_text("[[case")
+    whole = suite(tmp_path / "another", more="print('more')") / "more.toml"
+    to_write.append(("load_suites", half, whole.read_text()))
+    assert watched().solutions == ["echo one two three"]
+    assert sorted(watched().solutions) == ["echo one two three", "print('more')"]
+
+    def vanishing(_: Any) -> Any:
+        raise FileNotFoundError(2, "No such file or directory", "gone")
+
+    half.unlink()
+    for name in ("tasks_below", "solutions_of"):
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(cases, name, vanishing)
+            assert len(watched().solutions) == 2, name
+    assert watched().solutions == ["echo one two three"]
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, settings: Settings, *sets: TaskSet) -> Plan:

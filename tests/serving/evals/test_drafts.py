@@ -90,6 +90,15 @@ def test_what_is_rejected_is_kept_with_the_reason_and_kept_out_no_longer(tmp_pat
     assert tomllib.loads(path.read_text())["draft"]["why"] == "it names a customer"
     suite = read_suite(tmp_path)
     assert (suite.drafts, suite.kept_out()) == ({}, {})
+    twin = put_draft(tmp_path, draft())
+    twin = twin.rename(twin.with_name("b.toml"))
+    put_draft(tmp_path, draft())
+    with pytest.raises(ConfigError, match=r"mined-1\.toml: draft\.name: b\.toml is named mined-1, too"):
+        read_suite(tmp_path)
+    (twin.parent / "old").mkdir()
+    twin.rename(twin.parent / "old" / "b.toml")
+    with pytest.raises(ConfigError, match=r"drafts/old/b\.toml: .*/drafts has drafts, and below it rejected/ alone"):
+        read_suite(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Case files and checkers: errors in a file name their place, and no answer breaks a checker."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -109,8 +110,29 @@ def test_a_task_is_a_case_whose_files_are_of_the_suite(tmp_path: Path) -> None:
     of_task = {name: text for name, text in suite.solutions().items() if name.startswith("add: ")}
     assert of_task.keys() == {"add: solution/solve.sh", "add: solution/add.py"}
     assert "return one + other" in of_task["add: solution/add.py"]
+    for name, target in (("folder", "../tests"), ("nothing", "gone"), ("itself", "itself")):
+        (task / "solution" / name).symlink_to(target)
+    assert load_suite(tmp_path).solutions() == suite.solutions(), "links to no file have no text"
     (task / "tests" / "test.sh").write_text("#!/bin/sh\nexit 1\n")
     assert load_suite(tmp_path).digest != suite.digest
+
+
+def test_a_tasks_files_that_cannot_be_taken_are_named(tmp_path: Path) -> None:
+    task = with_task(tmp_path)
+    link, long = task / "solution" / "zero", task / "solution" / "long.txt"
+    link.symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match=r"solution/zero: the link leads out of the task's folder"):
+        load_suite(tmp_path).solutions()
+    link.unlink()
+    long.write_bytes(b"many words " * 500_000)
+    with pytest.raises(ConfigError, match=r"add/solution: its texts have more than 4 MiB"):
+        load_suite(tmp_path).solutions()
+    long.write_bytes(b"\xff" + b"no text " * 700_000)
+    assert "add: solution/long.txt" not in load_suite(tmp_path).solutions()
+    os.mkdir(os.fsencode(task) + b"/environment")
+    Path(os.fsdecode(os.fsencode(task) + b"/environment/\xff")).touch()
+    with pytest.raises(ConfigError, match=r"environment/\\xff': its name is no UTF-8"):
+        load_suite(tmp_path)
 
 
 def test_what_resembles_a_tasks_solution_is_known(tmp_path: Path) -> None:
