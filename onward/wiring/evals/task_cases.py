@@ -12,7 +12,7 @@ from typing import Any, Final
 from core.errors import ConfigError
 from core.events import Sampling
 from environments.cases.prepared import check_task, prepared, require_sandboxes
-from environments.cases.quality import Rules
+from environments.cases.rules import Rules
 from environments.cases.trial import NoTrial, Trial, Tried, try_once
 from environments.errors import EnvironmentFault, InfrastructureFailure
 from environments.harness.agent import FOR_LINES, Settings
