@@ -150,11 +150,11 @@ def test_what_cannot_be_had_is_tried_once_and_keeps_nobody_waiting(
     made = Task("add", "", "", SandboxSpec(), agent_timeout_seconds=600.0, verifier_timeout_seconds=600.0)
     trials: list[Trial] = []
     asked: list[int] = []
-    prepares = asyncio.Event()
+    is_slow, prepares = asyncio.Event(), asyncio.Event()
 
     async def prepared(folders: Sequence[Path], kept: Path, images: Mapping[str, str]) -> list[Task | str]:
         asked.append(len(folders))
-        if len(asked) > 1:
+        if is_slow.is_set():
             prepares.set()
             await asyncio.Event().wait()
         return [made, *["image: it is not here"] * (len(folders) - 1)]
@@ -183,6 +183,7 @@ def test_what_cannot_be_had_is_tried_once_and_keeps_nobody_waiting(
     assert {trial.budget.critical_path_seconds for trial in trials} == {300.0}
 
     async def later() -> None:
+        is_slow.set()
         async with tasks.opened(1) as solver_of:
             solve = solver_of(_never, 10_000)
             waiting = asyncio.create_task(solve(cases[1]))
