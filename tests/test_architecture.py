@@ -173,14 +173,17 @@ def calls(node: ast.AST) -> set[str]:
 
 
 def test_signals_and_renewals_are_the_runners() -> None:
-    """Uvicorn's server keeps its own signal handlers and restores the previous ones."""
+    """Uvicorn's server keeps its own signal handlers and restores the previous ones.
+
+    Two processes that are started for one piece of work, and then end, have theirs."""
+    of_their_own = {"environments/cases/prepared.py", "environments/cases/rules.py"}
     sources = {
         str(path.relative_to(ROOT)): path.read_text()
         for path in product_files()
         if "simulator" not in path.parts and INSIDE not in path.parents  # others' processes, not ours
     }
     handling = {path for path, source in sources.items() if "signal.signal(" in source}
-    assert handling == {"core/stages/ending.py", "onward/http/server.py"}
+    assert handling == {"core/stages/ending.py", "onward/http/server.py"} | of_their_own
     threads = {path for path, source in sources.items() if "threading.Thread(" in source}
     outside = {path for path in threads if not path.startswith("core/stages/")}
     assert outside == set(THREADS)

@@ -5,10 +5,12 @@ the order in which they come, so that another name hides nothing; all others cou
 bodies that call different things are not alike."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import cached_property
 from pathlib import PurePosixPath
+from sys import intern
 from typing import Final
 
 from tree_sitter import Node
@@ -46,19 +48,37 @@ class _Body:
     def place(self) -> str:
         return f"{self.path}:{self.line} ({self.name})"
 
+    @cached_property
+    def counts(self) -> Counter[str]:
+        return Counter(self.tokens)
 
-def duplicates(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+
+def duplicates(
+    before: Mapping[str, str], after: Mapping[str, str], was_read: Callable[[], None] = lambda: None
+) -> list[str]:
     """Return, in words, what the work wrote that was there already; each with both places.
 
     `before` and `after` are the texts of all Python files by their paths. Only what still stands after the work counts
-    as there already: code that was moved or renamed is no duplicate. Tests are left out, which resemble each other."""
-    old, new = _bodies(before), _bodies(after)
+    as there already: code that was moved or renamed is no duplicate, even where another says the same. Tests are left
+    out, which resemble each other. `was_read` is called once what was there is known."""
+    read = {path: _bodies(path, text) for path, text in sorted(before.items()) if not _is_test(path)}
+    was_read()
+    old = _together(read.values())
+    new = _together(
+        read[path] if before.get(path) == text else _bodies(path, text)
+        for path, text in sorted(after.items())
+        if not _is_test(path)
+    )
+    gone = Counter(body.tokens for key, body in old.items() if key not in new or new[key].tokens != body.tokens)
     there = {key: body for key, body in new.items() if key in old}
     found: list[str] = []
     told: list[_Body] = []
     for key, body in new.items():
         was = old.get(key)
-        if _is_test(body.path) or (was is not None and was.tokens == body.tokens):
+        if was is not None and was.tokens == body.tokens:
+            continue
+        if gone[body.tokens]:  # it stood elsewhere, once for each that stands no more
+            gone[body.tokens] -= 1
             continue
         if any(body.path == outer.path and body.name.startswith(outer.name + ".") for outer in told):
             continue
@@ -72,9 +92,9 @@ def duplicates(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]
 def _like(key: Key, body: _Body, was: _Body | None, there: Mapping[Key, _Body]) -> _Body | None:
     """Return what was there already and is like a body; it was not as like before the work."""
     for other_key, other in there.items():
-        if other_key == key or _is_test(other.path) or _holds(body, other) or _holds(other, body):
+        if other_key == key or _holds(body, other) or _holds(other, body):
             continue
-        if _alike(body.tokens, other.tokens) and not (was is not None and _alike(was.tokens, other.tokens)):
+        if _alike(body, other) and not (was is not None and _alike(was, other)):
             return other
     return None
 
@@ -89,26 +109,31 @@ def _is_test(path: str) -> bool:
     return name.startswith("test_") or name.endswith("_test") or name == "conftest" or any(p in _TESTS for p in parts)
 
 
-def _alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    if min(len(one), len(other)) < _LEAST:
+def _alike(one: _Body, other: _Body) -> bool:
+    """Tell whether two bodies are alike; what they could share at most is looked at first, which takes less."""
+    shorter, longer = sorted((len(one.tokens), len(other.tokens)))
+    if shorter < _LEAST or 2 * shorter < _ALIKE * (shorter + longer):
         return False
-    if min(len(one), len(other)) < _LONG:
-        return one == other
-    matcher = SequenceMatcher(None, one, other, autojunk=False)
-    bounds = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)
-    return all(bound() >= _ALIKE for bound in bounds)
+    if one.tokens == other.tokens:
+        return True
+    if shorter < _LONG or 2 * (one.counts & other.counts).total() < _ALIKE * (shorter + longer):
+        return False
+    return SequenceMatcher(None, one.tokens, other.tokens, autojunk=False).ratio() >= _ALIKE
 
 
-def _bodies(files: Mapping[str, str]) -> dict[Key, _Body]:
+def _together(files: Iterable[Mapping[Key, _Body]]) -> dict[Key, _Body]:
+    return {key: body for bodies in files for key, body in bodies.items()}
+
+
+def _bodies(path: str, text: str) -> dict[Key, _Body]:
     found: dict[Key, _Body] = {}
-    for path, text in sorted(files.items()):
-        code = text.encode(errors="replace")
-        counts = Counter[str]()
-        for definition in definitions_of(code):
-            name = ".".join(definition.names)
-            line = definition.node.start_point[0] + 1
-            found[path, name, counts[name]] = _Body(path, name, line, tuple(_tokens(definition, code)))
-            counts[name] += 1
+    code = text.encode(errors="replace")
+    counts = Counter[str]()
+    for definition in definitions_of(code):
+        name = ".".join(definition.names)
+        line = definition.node.start_point[0] + 1
+        found[path, name, counts[name]] = _Body(path, name, line, tuple(map(intern, _tokens(definition, code))))
+        counts[name] += 1
     return found
 
 
@@ -170,17 +195,17 @@ def _bound(node: Node) -> Iterator[Node]:
 
 
 def _targets(pattern: Node | None) -> Iterator[Node]:
-    """Yield the names that a pattern or a list of parameters binds."""
-    if pattern is None or pattern.type in ("attribute", "subscript", "type", "call"):
-        return
-    name = pattern.child_by_field_name("name")
-    if pattern.type == "identifier":
-        yield pattern
-    elif name is not None:  # a parameter with a default
-        yield from _targets(name)
-    else:
-        for child in pattern.children:
-            yield from _targets(child)
+    """Yield the names that a pattern or a list of parameters binds, however deep it is."""
+    waiting = [pattern]
+    while waiting:
+        found = waiting.pop()
+        if found is None or found.type in ("attribute", "subscript", "type", "call"):
+            continue
+        name = found.child_by_field_name("name")
+        if found.type == "identifier":
+            yield found
+        else:
+            waiting += found.children if name is None else [name]  # a name: of a parameter with a default
 
 
 def _text(node: Node, code: bytes) -> str:

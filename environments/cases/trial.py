@@ -6,7 +6,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
-from environments.cases.quality import Rules, flaws_of
+from environments.cases.quality import flaws_of
+from environments.cases.rules import Rules
 from environments.errors import EnvironmentFault
 from environments.harness.agent import Agent, Settings
 from environments.harness.harness import Budget, Endpoint, Work

@@ -1,6 +1,7 @@
 """Runs a program of this machine, such as an engine or an installer, and returns what it wrote."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,15 +14,19 @@ from environments.errors import InfrastructureFailure
 _TAIL_BYTES = 2_000
 
 
-async def said(command: Sequence[str], timeout_seconds: float, part: str) -> str:
-    """Return what a program wrote to its standard output.
+async def said(
+    command: Sequence[str], timeout_seconds: float, part: str, given: bytes = b"", grace_seconds: float = 0.0
+) -> str:
+    """Return what a program wrote to its standard output; `given` is what its standard input holds.
 
     Raises InfrastructureFailure, of that part, where it is not there, fails, or takes too long; then all that it
-    started is ended."""
+    started is ended. A program that is given grace is interrupted first, and has so long to end what it began."""
     named = " ".join(command[:4])
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with tempfile.TemporaryFile() as into, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        into.write(given)
+        into.seek(0)
         try:
-            process = _started(command, out, err)
+            process = _started(command, into, out, err)
         except FileNotFoundError as error:
             raise InfrastructureFailure(part, f"{command[0]} is not here") from error
         ending = asyncio.get_running_loop().run_in_executor(None, process.wait)
@@ -30,9 +35,7 @@ async def said(command: Sequence[str], timeout_seconds: float, part: str) -> str
         except TimeoutError as error:
             raise InfrastructureFailure(part, f"{named} took more than {timeout_seconds:g} s") from error
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                await ending
+            await _ended(process, ending, grace_seconds)
         out.seek(0)
         err.seek(0)
         if process.returncode != 0:
@@ -41,6 +44,23 @@ async def said(command: Sequence[str], timeout_seconds: float, part: str) -> str
         return out.read().decode()
 
 
-def _started(command: Sequence[str], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
+def _started(command: Sequence[str], into: IO[bytes], out: IO[bytes], err: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start a program without pipes: asyncio's own processes hang where they are given up while pipes are made."""
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+    return subprocess.Popen(command, stdin=into, stdout=out, stderr=err, start_new_session=True)
+
+
+async def _ended(process: subprocess.Popen[bytes], ending: "asyncio.Future[int]", grace_seconds: float) -> None:
+    """End a program that still runs, with what is in its session, and wait until it has."""
+    try:
+        if process.poll() is None and grace_seconds:
+            _signalled(process, signal.SIGINT)
+            await asyncio.wait([ending], timeout=grace_seconds)
+    finally:
+        if process.poll() is None:
+            _signalled(process, signal.SIGKILL)
+        await ending
+
+
+def _signalled(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended in the very moment
+        os.killpg(process.pid, number)

@@ -43,6 +43,7 @@ async def prepare(task: HarborTask, images: Images, lent: Lent | None = None) ->
 
     Raises TaskError for what the task wants and is not lent, InfrastructureFailure where an image cannot be had."""
     lent = lent or Lent()
+    require_lent(task, lent)
     settings = task.settings
     image = await images.prepare(_recipe(task, settings.environment, task.folder / "environment"))
     verifier_spec = None
@@ -71,6 +72,19 @@ async def prepare(task: HarborTask, images: Images, lent: Lent | None = None) ->
     )
 
 
+def require_lent(task: HarborTask, lent: Lent) -> None:
+    """Raise TaskError for what a task, or its verifier, wants and is not lent."""
+    settings = task.settings
+    for environment in (settings.environment, settings.verifier.environment):
+        if environment is None:
+            continue
+        if environment.networked and not lent.network:
+            raise TaskError(f"{task.folder}/task.toml: it wants a network, which would be this machine's: lend it one")
+        _filled(task, "environment.env", environment.env, lent)
+    _filled(task, "solution.env", settings.solution.env, lent)
+    _filled(task, "verifier.env", settings.verifier.env, lent)
+
+
 def _recipe(task: HarborTask, environment: EnvironmentSettings, context: Path) -> Recipe:
     dockerfile = context / "Dockerfile"
     return Recipe(
@@ -88,8 +102,6 @@ def _verifier_context(task: HarborTask) -> Path:
 
 
 def _spec(task: HarborTask, given: EnvironmentSettings, image: Image, lent: Lent) -> SandboxSpec:
-    if given.networked and not lent.network:
-        raise TaskError(f"{task.folder}/task.toml: it wants a network, which would be this machine's: lend it one")
     usual = Limits()
     limits = Limits(
         memory_bytes=given.memory_mb * _MEGABYTE if given.memory_mb else usual.memory_bytes,

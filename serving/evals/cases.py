@@ -141,8 +141,10 @@ class TaskBudget(Entry):
 
     tokens: int = Field(default=100_000, ge=1)
     calls: int = Field(default=100, ge=1)
-    seconds: float = Field(default=600.0, gt=0)
-    """On the critical path: of calls side by side, the longest counts."""
+    seconds: float | None = Field(default=None, gt=0)
+    """On the critical path: of calls side by side, the longest counts.
+
+    None: half of what the task's own clock gives, and 600 at most."""
     context_tokens: int | None = Field(default=None, ge=256)
     """None: the model's context, where that is known."""
 

@@ -28,7 +28,9 @@ class NoRoom(CannotRun):
 
 @dataclass(frozen=True)
 class Said:
-    """One answer of a conversation. `message` is what the next request has it as; `seconds` are the engine's."""
+    """One answer of a conversation. `message` is what the next request has it as.
+
+    `seconds` are the engine's, from the first token on: waiting behind users is nothing that a version does."""
 
     message: dict[str, Any]
     text: str
@@ -73,7 +75,8 @@ class EngineAnswers:
             sampling = Sampling(temperature=case.temperature, max_tokens=min(case.most_tokens, room), seed=case.seed)
             request = _request(self._renderer, prompt, sampling, self._version)
             parser, text = self._renderer.parser(tools=(), after=prompt), ""
-            for chunk in await _whole(self._policy, request):
+            chunks, _ = await _whole(self._policy, request)
+            for chunk in chunks:
                 text += parser.feed(chunk.token_ids).content
             return text + parser.finish().content
 
@@ -101,9 +104,7 @@ class EngineTalk:
             if len(prompt) + sampling.max_tokens > self._policy.context_length:
                 raise NoRoom(f"{len(prompt)} tokens and an answer of {sampling.max_tokens} exceed the model's context")
             request = _request(self._renderer, prompt, sampling, self.version, str(self._session_id))
-            began = time.monotonic()
-            chunks = await _whole(self._policy, request)
-            seconds = time.monotonic() - began
+            chunks, seconds = await _whole(self._policy, request)
             said = self._said(chunks, prompt, tools if may_call else (), seconds)
         self._known, self._calls = [*shown, said.message], said.message.get("tool_calls", ())
         self._token_ids = (*prompt, *_tokens(chunks))
@@ -141,12 +142,18 @@ def _in_words_of_cases() -> Iterator[None]:
         raise CannotRun(str(error)) from error
 
 
-async def _whole(policy: Policy, request: GenerateRequest) -> list[TokenChunk]:
-    """Return an answer's chunks, of which it is known that all of them are the version's.
+async def _whole(policy: Policy, request: GenerateRequest) -> tuple[list[TokenChunk], float]:
+    """Return an answer's chunks, of which it is known that all of them are the version's, and their seconds.
+
+    These count from the first token on: how long a request waits behind others is the engine's affair.
 
     An engine of one version that switches in the middle of an answer continues under the new one. Raises Lost."""
-    chunks = [chunk async for chunk in policy.generate(request)]
-    last = chunks[-1]
+    chunks: list[TokenChunk] = []
+    began = time.monotonic()
+    async for chunk in policy.generate(request):
+        began = began if chunks else time.monotonic()
+        chunks.append(chunk)
+    seconds, last = time.monotonic() - began, chunks[-1]
     if last.finish_reason == "abort":
         raise Lost(f"version {request.version} was broken off amid an answer")
     if last.version_spans is not None:
@@ -155,7 +162,7 @@ async def _whole(policy: Policy, request: GenerateRequest) -> list[TokenChunk]:
         spoke = {chunk.version if chunk.confirmed else UNKNOWN for chunk in chunks if chunk.token_ids}
     if spoke - {request.version}:
         raise Lost(f"an answer is not all version {request.version}'s: its engine was given another")
-    return chunks
+    return chunks, seconds
 
 
 def _request(

@@ -4,15 +4,21 @@ A case that cannot run has no score and says why; it is never left out, and neve
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Final
 
+from core.records.handling import words_of
 from serving.evals import command
 from serving.evals.cases import AnyCase, CannotRun, Case, Suite, TaskCase
 from serving.evals.checkers import Command
 from serving.evals.engine_answers import BeginTalk
 
+_NAMED: Final = 5  # flaws, in words that are recorded with a version
+_LONGEST: Final = 300  # characters of one
+logger = logging.getLogger(__name__)
 Answerer = Callable[[Case], Awaitable[str]]
 """Returns a version's answer to a case. Raises CannotRun when there is none."""
 
@@ -85,7 +91,7 @@ async def run_suite(
                     return await _solved(case, limits, solve)
                 return CaseResult(case, float(await _holds(suite, case, await answer(case), limits)))
         except CannotRun as error:
-            return CaseResult(case, None, str(error))
+            return CaseResult(case, None, _printable(str(error)))
         except TimeoutError:
             return CaseResult(case, None, f"the suite's {limits.budget_s:g} s were over")
         except OSError as error:  # of this machine: a full disk, no more files
@@ -115,8 +121,13 @@ async def _solved(case: TaskCase, limits: Limits, solve: Solver | None) -> CaseR
         raise CannotRun("it is a task, which runs commands, and these are not allowed")
     if solve is None:
         raise CannotRun("it is a task, and whoever asks has no sandboxes")
-    worked = await solve(case)
-    why = _lost_by(case, worked)
+    (worked,) = await asyncio.gather(solve(case), return_exceptions=True)
+    if isinstance(worked, CannotRun | TimeoutError | OSError | asyncio.CancelledError):
+        raise worked
+    if isinstance(worked, BaseException):  # what a version makes our code raise is not known beforehand
+        logger.error("case %r could not run", case.name, exc_info=worked)
+        raise CannotRun(f"this program failed, not the version: {words_of(worked)}") from worked
+    why = _printable(_lost_by(case, worked))
     return CaseResult(case, float(not why), why, worked)
 
 
@@ -124,7 +135,14 @@ def _lost_by(case: TaskCase, worked: Worked) -> str:
     """Return what a task's work was lost by; "" where it is right. Rules count once the tests are content."""
     if worked.reward < case.at_least:
         return f"its tests give {worked.reward:g}, less than {case.at_least:g} (the work ended: {worked.ending})"
-    return "; ".join(worked.flaws)
+    told = [flaw if len(flaw) <= _LONGEST else f"{flaw[:_LONGEST]}…" for flaw in worked.flaws[:_NAMED]]
+    more = len(worked.flaws) - _NAMED
+    return "; ".join([*told, f"and {more} more"] if more > 0 else told)
+
+
+def _printable(words: str) -> str:
+    """Return words that any record can hold: names of files may be no text at all."""
+    return words.encode(errors="replace").decode()
 
 
 def unscored(results: Sequence[CaseResult]) -> dict[str, str]:

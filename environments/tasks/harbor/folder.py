@@ -53,7 +53,10 @@ def read_task(folder: Path) -> HarborTask:
                 ", which a separate verifier's image would hold: only tests that lie here are run" if separate else ""
             )
             raise TaskError(f"{folder}: {needed} is missing{more}")
-    instruction = (folder / "instruction.md").read_text()
+    try:
+        instruction = (folder / "instruction.md").read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{folder}: instruction.md is no UTF-8: {error}") from error
     if not instruction.strip():
         raise TaskError(f"{folder}: instruction.md is empty")
     task = HarborTask(_name(folder, settings), folder, settings, instruction, digest)

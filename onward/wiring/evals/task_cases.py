@@ -12,7 +12,7 @@ from typing import Any, Final
 from core.errors import ConfigError
 from core.events import Sampling
 from environments.cases.prepared import check_task, prepared, require_sandboxes
-from environments.cases.quality import Rules
+from environments.cases.rules import Rules
 from environments.cases.trial import NoTrial, Trial, Tried, try_once
 from environments.errors import EnvironmentFault, InfrastructureFailure
 from environments.harness.agent import FOR_LINES, Settings
@@ -26,6 +26,8 @@ from serving.evals.engine_answers import BeginTalk, NoRoom, Talk
 from serving.evals.run import Solver, SolverOf, Worked
 
 _OF_A_TRY: Final = 3  # sandboxes at once: the agent's, an untouched or a solved one, and the tests' own
+_SIDES: Final = 2
+_OF_THE_CLOCK: Final = 0.5  # the seconds of work that may be used: these have to be over before the task's own clock is
 _NO_ENDPOINT: Final = Endpoint("")  # of a harness that is given its conversation
 
 
@@ -35,6 +37,7 @@ class TaskCases:
     def __init__(self, suite: Suite, kept: Path, images: Mapping[str, str]) -> None:
         self._suite, self._kept, self._images = suite, kept.resolve(), images
         self._tasks: dict[str, Task] = {}
+        self._failed: dict[str, str] = {}  # why tasks could not be had, since sandboxes were opened
 
     async def require(self) -> None:
         """Check the tasks, and that sandboxes open here. Raises ConfigError naming the case, or what is missing."""
@@ -71,8 +74,9 @@ class TaskCases:
 
     @asynccontextmanager
     async def _sandboxes(self, at_once: int) -> AsyncIterator[Pool]:
-        self._preparing = asyncio.Lock()  # of this event loop
-        sandboxes = Pool(Bubblewrap(self._kept / "sandboxes"), most_open=_OF_A_TRY * at_once)
+        self._preparing, self._failed = asyncio.Lock(), {}  # of this event loop
+        tries = max(_SIDES, at_once)  # a candidate and a live version have one each, even of a single request
+        sandboxes = Pool(Bubblewrap(self._kept / "sandboxes"), most_open=_OF_A_TRY * tries)
         try:
             yield sandboxes
         finally:
@@ -102,15 +106,25 @@ class TaskCases:
 
     async def _task(self, case: TaskCase) -> Task:
         """Return a case's task, its image prepared: all of them with the first. Raises CannotRun."""
-        async with self._preparing:
-            missing = {name: folder for name, folder in self._suite.tasks.items() if name not in self._tasks}
-            if case.name in missing:
-                made = await prepared(list(missing.values()), self._kept, self._images)
-                told = dict(zip(missing, made, strict=True))
-                self._tasks |= {name: task for name, task in told.items() if isinstance(task, Task)}
-                if isinstance(why := told[case.name], str):
-                    raise CannotRun(why)
-            return self._tasks[case.name]
+        if case.name not in self._tasks:
+            async with self._preparing:
+                await self._prepare()
+        if (why := self._failed.get(case.name)) is not None:
+            raise CannotRun(why)
+        return self._tasks[case.name]
+
+    async def _prepare(self) -> None:
+        """Prepare what nobody has tried to prepare since sandboxes were opened."""
+        known = self._tasks.keys() | self._failed.keys()
+        missing = {name: folder for name, folder in self._suite.tasks.items() if name not in known}
+        if not missing:
+            return
+        made = await prepared(list(missing.values()), self._kept, self._images)
+        for name, task in zip(missing, made, strict=True):
+            if isinstance(task, Task):
+                self._tasks[name] = task
+            else:
+                self._failed[name] = task
 
 
 class _Spoken:
@@ -150,7 +164,9 @@ def _trial(case: TaskCase, task: Task, context_tokens: int | None) -> Trial:
         settings = replace(settings, answer_tokens=case.max_tokens)
     given = case.budget
     context = given.context_tokens or context_tokens or Budget().context_tokens
-    return Trial(task, settings, Budget(given.tokens, given.calls, given.seconds, context), _rules(case.quality))
+    usual = min(Budget().critical_path_seconds, _OF_THE_CLOCK * task.agent_timeout_seconds)
+    seconds = usual if given.seconds is None else given.seconds
+    return Trial(task, settings, Budget(given.tokens, given.calls, seconds, context), _rules(case.quality))
 
 
 def _rules(quality: Quality | None) -> Rules | None:

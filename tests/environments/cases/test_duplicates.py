@@ -101,6 +101,27 @@ def test_what_is_no_copy_is_none(after: dict[str, str]) -> None:
     assert found(**after) == []
 
 
+@pytest.mark.parametrize(
+    ("after", "copies"),
+    [
+        ({"pkg/a.py": None, "pkg/c.py": LONG}, 0),
+        ({"pkg/a.py": LONG.replace("report", "written")}, 0),
+        ({"pkg/a.py": "def report(rows, out):\n    return write(rows, out)\n", "pkg/c.py": LONG}, 0),
+        ({"pkg/a.py": None, "pkg/c.py": LONG + "\n\n" + LONG.replace("report", "again")}, 1),
+    ],
+    ids=["to another file", "renamed", "drawn out", "moved, and once more"],
+)
+def test_code_that_moves_is_no_copy_of_what_it_was_a_copy_of_before(after: dict[str, str | None], copies: int) -> None:
+    before = {"pkg/a.py": LONG, "pkg/b.py": LONG}
+    now = {path: text for path, text in (before | after).items() if text is not None}
+    assert len(duplicates(before, now)) == copies
+
+
+def test_names_are_found_however_deep_they_are_bound() -> None:
+    deep = "(" * 3000 + "x" + ")" * 3000
+    assert duplicates({}, {"deep.py": f"def f():\n    {deep} = 1\n"}) == []
+
+
 def test_what_was_alike_before_the_work_is_not_the_works_fault() -> None:
     before = BEFORE | {"pkg/old.py": LONG_TOO}
     assert duplicates(before, before | {"pkg/old.py": LONG_TOO.replace("out.write(str", "out.write(repr", 1)}) == []

@@ -139,10 +139,15 @@ def test_a_suite_of_tasks_is_refused_where_no_sandbox_opens(tmp_path: Path, monk
         pytest.raises(ConfigError, match=r"the suite has tasks \('a'\), and no sandbox opens here: sandbox: bwrap"),
     ):
         build_releases(foundation, foundation.log, None)
-    wants = '[environment]\nnetwork_mode = "public"\n'
-    write_task(cases / "task", wants)
-    with (
-        closing(open_foundation(tmp_path / "service", overrides)) as foundation,
-        pytest.raises(ConfigError, match=r"case 'a': task: .*it wants a network"),
-    ):
-        build_releases(foundation, foundation.log, None)
+    wanted = {
+        '[environment]\nnetwork_mode = "public"\n': "it wants a network",
+        '[verifier.environment]\nnetwork_mode = "public"\n': "it wants a network",
+        '[verifier.env]\nKEY = "${KEY}"\n': r"verifier\.env\.KEY: the variable KEY is not lent",
+    }
+    for wants, said in wanted.items():
+        write_task(cases / "task", wants)
+        with (
+            closing(open_foundation(tmp_path / "service", overrides)) as foundation,
+            pytest.raises(ConfigError, match=rf"case 'a': task: .*{said}.* \(tasks of eval cases are lent nothing\)"),
+        ):
+            build_releases(foundation, foundation.log, None)

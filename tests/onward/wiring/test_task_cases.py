@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,11 +22,17 @@ from core.events import GateVerdict
 from core.ids import PolicyRef, base_ref
 from core.ports import GenerateRequest, TokenChunk, WeightsRef
 from core.settings import EvalSettings
+from environments.cases.trial import Trial, Tried
+from environments.harness.harness import Work
+from environments.sandboxes.sandbox import SandboxSpec
+from environments.tasks.task import Task
 from onward.directory.private import UMASK
 from onward.wiring.evals.building import build_task_cases
+from onward.wiring.evals.task_cases import TaskCases
 from onward.wiring.foundation import open_offline
 from serving.engines.local import LocalEngine
-from serving.evals.cases import load_suite
+from serving.evals.cases import CannotRun, TaskCase, load_suite
+from serving.evals.engine_answers import Talk
 from serving.releases import ensure_anchor
 from serving.releases.cases import CaseGate
 from serving.rendering import load_renderer
@@ -135,6 +141,62 @@ def test_tests_that_judge_no_work_at_all_hold_the_version(suite: Path, images: P
     verdict = judged(suite, images, Versions(), WORSE)
     assert verdict.action == "hold", verdict
     assert "candidate: add 0: verifier: the tests (exit code 0: nothing) wrote no reward" in verdict.why
+
+
+def test_what_cannot_be_had_is_tried_once_and_keeps_nobody_waiting(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that can be had, the work is judged before the task's own clock ends it."""
+    made = Task("add", "", "", SandboxSpec(), agent_timeout_seconds=600.0, verifier_timeout_seconds=600.0)
+    trials: list[Trial] = []
+    asked: list[int] = []
+    is_slow, prepares = asyncio.Event(), asyncio.Event()
+
+    async def prepared(folders: Sequence[Path], kept: Path, images: Mapping[str, str]) -> list[Task | str]:
+        asked.append(len(folders))
+        if is_slow.is_set():
+            prepares.set()
+            await asyncio.Event().wait()
+        return [made, *["image: it is not here"] * (len(folders) - 1)]
+
+    async def try_once(trial: Trial, *others: object) -> Tried:
+        trials.append(trial)
+        return Tried(1.0, (), Work("done", None, (), ()))
+
+    monkeypatch.setattr("onward.wiring.evals.task_cases.prepared", prepared)
+    monkeypatch.setattr("onward.wiring.evals.task_cases.try_once", try_once)
+    loaded = load_suite(suite)
+    cases = [case for case in loaded.cases if isinstance(case, TaskCase)]
+    tasks = TaskCases(loaded, tmp_path / "kept", {})
+
+    async def twice(count: int) -> None:
+        async with tasks.opened(1) as solver_of:
+            solve = solver_of(_never, 10_000)
+            for _ in range(count):
+                assert (await solve(cases[0])).reward == 1.0
+                for case in cases[1:]:
+                    with pytest.raises(CannotRun, match="it is not here"):
+                        await solve(case)
+
+    asyncio.run(twice(2))
+    assert asked == [3]
+    assert {trial.budget.critical_path_seconds for trial in trials} == {300.0}
+
+    async def later() -> None:
+        is_slow.set()
+        async with tasks.opened(1) as solver_of:
+            solve = solver_of(_never, 10_000)
+            waiting = asyncio.create_task(solve(cases[1]))
+            await prepares.wait()
+            assert (await solve(cases[0])).reward == 1.0, "it waits for none that cannot be had"
+            waiting.cancel()
+
+    asyncio.run(later())
+    assert asked == [3, 2], "what failed is tried anew for the next version"
+
+
+def _never() -> Talk:
+    raise AssertionError("nobody talks here")
 
 
 FIXES = (

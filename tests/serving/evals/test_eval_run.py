@@ -77,14 +77,23 @@ def test_what_cannot_run_has_no_score_and_says_why() -> None:
 
 
 def test_a_task_is_right_by_its_tests_and_its_rules_and_no_failure_of_others_is_a_lost_one() -> None:
-    made = tuple(TaskCase.model_validate({"name": str(n), "task": "t", "at_least": 0.5}) for n in range(4))
+    made = tuple(TaskCase.model_validate({"name": str(n), "task": "t", "at_least": 0.5}) for n in range(6))
     suite = Suite(made, {case.name: Path("/nowhere") for case in made}, "digest")
     told: list[str] = []
 
     async def solve(case: TaskCase) -> Worked:
         if case.name == "3":
             raise CannotRun("disk: disk: No space left on device")
-        return {"0": Worked(0.5), "1": Worked(0.4, ending="budget"), "2": Worked(1.0, ("it adds 9 lines",))}[case.name]
+        if case.name == "4":
+            raise RecursionError("it was nested too deep")
+        many = tuple(f"copy {number}" for number in range(5000))
+        left = {
+            "0": Worked(0.5),
+            "1": Worked(0.4, ending="budget"),
+            "2": Worked(1.0, ("it adds 9 lines",)),
+            "5": Worked(1.0, ("n\udcff.py" * 100, *many)),
+        }
+        return left[case.name]
 
     def run(solver: Solver | None, *, allowed: bool) -> dict[str, tuple[float | None, str]]:
         limits, heard = Limits(allow_commands=allowed), lambda result: told.append(result.case.name)
@@ -96,8 +105,10 @@ def test_a_task_is_right_by_its_tests_and_its_rules_and_no_failure_of_others_is_
         "1": (0.0, "its tests give 0.4, less than 0.5 (the work ended: budget)"),
         "2": (0.0, "it adds 9 lines"),
         "3": (None, "disk: disk: No space left on device"),
+        "4": (None, "this program failed, not the version: RecursionError: it was nested too deep"),
+        "5": (0.0, f"{'n?.py' * 60}…; copy 0; copy 1; copy 2; copy 3; and 4996 more"),
     }
-    assert sorted(told) == ["0", "1", "2", "3"]
+    assert sorted(told) == ["0", "1", "2", "3", "4", "5"]
     refused = (None, "it is a task, which runs commands, and these are not allowed")
     assert set(run(solve, allowed=False).values()) == {refused}
     assert {score for score, _ in run(None, allowed=True).values()} == {None}

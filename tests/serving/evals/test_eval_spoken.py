@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +105,24 @@ def test_a_conversation_says_what_a_model_has_no_room_for_and_what_it_cannot_be_
         say(90)
     with pytest.raises(CannotRun, match="the model cannot be shown tools: its template has no place"):
         say(20, "its template has no place")
+
+
+def test_the_time_that_a_turn_waits_behind_others_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    class Busy:
+        context_length = 100
+
+        async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+            now[0] += 500
+            yield chunk("ye")
+            now[0] += 2
+            yield chunk("s", finish_reason="stop")
+
+    monkeypatch.setattr("serving.evals.engine_answers.time", SimpleNamespace(monotonic=lambda: now[0]))
+    talk = EngineTalk(Busy(), ByteRenderer(), LIVE)  # type: ignore[arg-type]
+    said = asyncio.run(talk.say([{"role": "user", "content": "!!"}], (), Sampling(max_tokens=20)))
+    assert (said.text, said.seconds) == ("yes", 2)
 
 
 # ------------------------------------------------------------------------------------------------ of a fleet

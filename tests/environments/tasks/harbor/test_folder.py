@@ -187,6 +187,12 @@ def test_malformed_settings_are_told_of(tmp_path: Path, settings: str, told: str
         read_task(write_task(tmp_path / "t", settings))
 
 
+def test_an_instruction_that_is_no_text_is_told_of(tmp_path: Path) -> None:
+    (write_task(tmp_path / "t") / "instruction.md").write_bytes(b"Do \xff.")
+    with pytest.raises(TaskError, match=r"t: instruction\.md is no UTF-8: .*0xff"):
+        read_task(tmp_path / "t")
+
+
 @pytest.mark.parametrize("file", ["task.toml", "instruction.md", "tests/test.sh", "environment/Dockerfile"])
 def test_a_missing_file_is_told_of(tmp_path: Path, file: str) -> None:
     folder = write_task(tmp_path / "t")
