@@ -157,7 +157,6 @@ def test_who_waits_speaks_tls_too(pair: dict[str, str]) -> None:
 
 
 def test_who_waits_keeps_nobodys_body_and_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.network.threading_server._AT_ONCE", 2)
     port = free_port("127.0.0.1")
     with waiting_server(ApiSettings(port=port), "start", lambda: "the log is away"):
         for length in ("-1", "many", str(1 << 50)):
@@ -167,8 +166,14 @@ def test_who_waits_keeps_nobodys_body_and_waits_for_nobody(monkeypatch: pytest.M
                     if length.isdigit():
                         client.shutdown(socket.SHUT_WR)
                     assert b"503" in client.recv(1000).partition(b"\r\n")[0], (method, length)
-        with silent_connection(f":{port}"), silent_connection(f":{port}"), silent_connection(f":{port}") as third:
-            assert third.recv(1) == b""
+    monkeypatch.setattr("core.network.threading_server._AT_ONCE", 2)
+    with (
+        waiting_server(ApiSettings(port=port), "start", lambda: "the log is away"),
+        silent_connection(f":{port}"),
+        silent_connection(f":{port}"),
+        silent_connection(f":{port}") as third,
+    ):
+        assert third.recv(1) == b""
     monkeypatch.setattr("onward.http.metrics_server._STALLED_S", 0.05)
     with (
         waiting_server(ApiSettings(port=port), "start", lambda: "the log is away"),
