@@ -59,6 +59,7 @@ function draw(rows, expense, lacks) {
       text(x(part * most), HEIGHT - BOTTOM + 16, SHOWN[expense](part * most), "middle"),
     );
   }
+  picture.append(text(LEFT + 4, TOP - 4, "quality", "start"), text(WIDTH - RIGHT, HEIGHT - 2, `${expense} of a task`, "end"));
   const best = rows.filter(row => row.frontier.includes(expense)).sort((one, other) => one[expense] - other[expense]);
   picture.append(shape("path", { class: "best", d: steps(best.map(row => [x(row[expense]), y(row.quality)])) }));
   for (const row of rows) picture.append(...dot(row, x(row[expense]), y(row.quality), expense));

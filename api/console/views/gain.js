@@ -58,7 +58,9 @@ export async function refresh() {
   const found = await get("v1/overview");
   const [since, recent] = [answer(found.improvement), lately(found.improvement.lately)];
   // Nothing is good while it falls: that is said first, and in no other colour.
-  const [first, second] = recent[1] ? [recent, [since[0], since[1] === "good" ? "" : since[1]]] : [since, recent];
+  const isFalling = recent[1] === "bad" || found.next.some(step => step.state === "worse");
+  if (isFalling && since[1] === "good") since[1] = "";
+  const [first, second] = recent[1] ? [recent, since] : [since, recent];
   at("gain").replaceChildren(make("b", first[1], first[0]), make("b", second[1], second[0]),
     make("small", "", basis(found.improvement)));
   switches(found);

@@ -24,7 +24,7 @@ let next = null;  // where its next page begins
 /** What may be done with a version, as far as its state tells; the controller has the last word. */
 function orders(policy, standing) {
   if (policy.version === standing.live) return [standing.pinned === policy.version ? "unpin" : "pin"];
-  if (policy.state === "retired") return policy.servable === "lost" ? [] : ["rollback"];
+  if (["retired", "rolled_back"].includes(policy.state)) return policy.servable === "lost" ? [] : ["rollback"];
   if (policy.state !== "candidate" && policy.state !== "canary") return [];
   return ["promote", standing.held.includes(policy.version) ? "unhold" : "hold"];
 }
@@ -112,15 +112,22 @@ const step = release => make("li", release.state, make("time", "", time(release.
   make("b", "", `version ${release.version} `), make("span", `state ${release.state}`, WENT[release.state] ?? plain(release.state)),
   make("small", "", ` by ${release.by}`), make("small", "block", release.why)));
 
-const given = (order, steps) => make("li", order.error ? "rejected" : "", make("time", "", order.done_at ? time(order.done_at) : "waits"),
+const given = (order, steps, standing) => make("li", order.error ? "rejected" : "", make("time", "", order.done_at ? time(order.done_at) : "waits"),
   make("div", "", make("b", "", `${WORDS[order.kind] ?? order.kind} version ${order.version}`),
     make("small", "", ` by ${order.by}`), make("small", "block", order.error ? `${order.why}: refused: ${order.error}` : order.why),
-    make("span", "actions", undo(order, steps))));
+    make("span", "actions", undo(order, steps, standing))));
+
+/** Whether what an order to pin, unpin, hold or unhold a version brought about is so still. */
+function stands({ kind, version }, { pinned, held }) {
+  if (kind === "pin") return pinned === version;
+  if (kind === "unpin") return pinned === null;
+  return held.includes(version) === (kind === "hold");
+}
 
 /** What takes an order back, as long as nothing has followed it; null where it was refused or is not done yet. */
-function undo(given, steps) {
+function undo(given, steps, standing) {
   if (given.error || !given.done_at) return null;
-  if (OPPOSITE[given.kind]) return order(OPPOSITE[given.kind], given.version, "undo");
+  if (OPPOSITE[given.kind]) return stands(given, standing) ? order(OPPOSITE[given.kind], given.version, "undo") : null;
   const served = steps.filter(each => each.state === "live");
   if (served.at(-1)?.version !== given.version || served.length < 2) return null;
   return order("rollback", served.at(-2).version, `undo: back to version ${served.at(-2).version}`);
@@ -152,7 +159,7 @@ export async function refresh() {
   next = standing.next;
   at("older-versions").hidden = next === null;
   at("newest-versions").hidden = before === null;
-  refill(at("orders"), standing.orders.map((each, place) => given(each, place ? [] : steps)), "None: an order is what somebody pressed here, or gave by a command.");
+  refill(at("orders"), standing.orders.map((each, place) => given(each, place ? [] : steps, standing)), "None: an order is what somebody pressed here, or gave by a command.");
   at("timeline").replaceChildren(...steps.reverse().map(step));
 }
 

@@ -13,6 +13,7 @@ from core.operations.alarms import StoredAlarm
 
 STUCK_S, STUCK_TURNS = 300.0, 200
 """How long nothing was released, and how many turns were rewarded meanwhile, until that is the matter."""
+_FALLS = "worse_than_best"  # the monitor whose alarm says that it has become worse
 _ERRORS, _REQUESTS = 0.05, 20  # the share of the last minute's requests that fail, of so many at least
 
 State = Literal["down", "worse", "held", "stuck", "frozen", "better", "no difference", "too early", "first"]
@@ -117,7 +118,7 @@ def _alarmed(facts: Facts) -> Iterator[Step]:
         found = alarm.opening
         holds = " It holds releases until it is acknowledged, under Alarms." if alarm.holds_releases else ""
         yield Step(
-            state="held" if alarm.holds_releases else facts.improvement["verdict"],
+            state=_state_under(alarm, facts.improvement["verdict"]),
             severity=found.severity,
             what=f"Alarm {found.monitor.replace('_', ' ')}, {found.workload or 'service'}: {found.meaning}{holds}",
             do=ADVICE.get(found.monitor, "Look at its figures."),
@@ -132,6 +133,12 @@ def _alarmed(facts: Facts) -> Iterator[Step]:
             do="Ask whoever has a key with the scope admin to look at it.",
             view="releases",
         )
+
+
+def _state_under(alarm: StoredAlarm, verdict: State) -> State:
+    if alarm.holds_releases:
+        return "held"
+    return "worse" if alarm.opening.monitor == _FALLS else verdict
 
 
 def _failing(facts: Facts) -> Iterator[Step]:

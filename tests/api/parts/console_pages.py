@@ -49,7 +49,9 @@ def open_page(world: Service, chromium: Browser, request: pytest.FixtureRequest)
     def make(
         path: str = "#rewards", width: int = 1600, scheme: Any = "light", key: str = READER, of: Service = world
     ) -> Page:
-        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context = chromium.new_context(
+            viewport={"width": width, "height": 844 if width == 390 else 900}, color_scheme=scheme
+        )
         contexts.append(context)
         context.add_init_script(f"sessionStorage.setItem('onward-key', {key!r})")
         page = context.new_page()

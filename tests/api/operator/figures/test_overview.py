@@ -37,8 +37,8 @@ def facts(verdict: str = "better", lately: Any = None, **known: Any) -> Facts:
     return Facts(improvement={**improvement, "lately": lately or {"verdict": "no difference"}}, **usual | known)
 
 
-def alarm(**fields: Any) -> StoredAlarm:
-    made = opening("a", monitor="no_edits", meaning="It asks.", workload="chat", opened_at=NOW, **fields)
+def alarm(monitor: str = "no_edits", **fields: Any) -> StoredAlarm:
+    made = opening("a", monitor=monitor, meaning="It asks.", workload="chat", opened_at=NOW, **fields)
     return StoredAlarm(sequence=1, opening=made)
 
 
@@ -64,6 +64,10 @@ STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
     ),
     "a stage lags": (facts(components={"learner": "degraded: it waits"}), "better", "learner: degraded: it waits.", ()),
     "a monitor warns": (facts(alarms=[alarm(severity="warning")]), "better", "Alarm no edits, chat: It asks.", ()),
+    "a monitor sees a fall": (
+        facts(alarms=[alarm("worse_than_best", severity="warning")]), "worse", "Alarm worse than best, chat: It asks.",
+        (),
+    ),
     "an alarm holds": (facts(alarms=[HOLDING], is_held=True), "held", "Alarm no edits, chat: It asks. It holds", ()),
     "another's alarm holds": (facts(is_held=True), "held", "An alarm of another namespace holds releases.", ()),
     "requests fail": (facts(errors=6), "down", "6 of the last minute's 100 requests were answered with an error.", ()),
@@ -164,4 +168,12 @@ def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPag
         expect(undo).to_have_text(["undo"])  # of the newest alone: what came before it is not the last word
         undo.click()
         expect(page.locator("#order-title")).to_have_text("unpin version 3")
+        with service.store.work() as work:  # somebody else did, and went back as well
+            work.fleet.put_switches("local", Switches())
+            taken = Release(version=base_ref(2), cluster="local", state="rolled_back", why="x", by="ada", at=NOW)
+            work.releases.put(taken)
+        page.reload()
+        expect(page.locator("#orders li")).to_have_count(2)
+        expect(page.locator("#orders button")).to_have_count(0)
+        expect(page.locator(".version", has_text="version 2").locator("button")).to_have_text("roll back to")
         page.close()
