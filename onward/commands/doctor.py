@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -26,14 +25,15 @@ from core.secrets import redacted
 from core.settings import Settings
 from onward.commands.client import opened, readiness
 from onward.directory.layout import SHIPPED_MODEL, Layout
+from onward.output import console
 from onward.profiles import held
 from onward.profiles.init import this_machine
 from onward.profiles.loadable import require_loadable
 from onward.wiring.foundation import is_distributed, look_at_directory, open_store, spec_path
 
 _MAX_SKEW_S = 1.0
-_OK = "[green]ok[/green]"
-_WRONG = "[red]wrong[/red]"
+_OK = Text("ok", style="green")
+_WRONG = Text("wrong", style="red")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def examine(directory: Path, overrides: Mapping[str, str]) -> int:
     try:
         layout, settings = look_at_directory(directory, overrides)
     except ConfigError as error:
-        Console().print(_WRONG, Text(f"{redacted(str(error))}\n  see docs/settings.md"))
+        console().print(_WRONG, Text(f"{redacted(str(error))}\n  see docs/settings.md"))
         return 1
     table = Table("what", "", "found", "to do")
     wrong = 0
@@ -60,7 +60,7 @@ def examine(directory: Path, overrides: Mapping[str, str]) -> int:
         except (OnwardError, OSError) as error:
             wrong += 1
             table.add_row(check.name, _WRONG, Text(redacted(str(error))), Text(check.advice))
-    Console().print(table)
+    console().print(table)
     return 1 if wrong else 0
 
 

@@ -18,6 +18,7 @@ from core.events import Completion, Topic
 from core.reward_spec import RewardSpec, load_reward_spec
 from core.store import open_sqlite
 from ingest.archive.history import History
+from onward.output import console
 from onward.replays.history import open_history, period, require_directory
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import open_foundation
@@ -80,12 +81,12 @@ def _score(
 
 
 def _show(comparisons: list[Comparison]) -> None:
-    console = Console()
+    shown = console()
     for one in comparisons:
-        console.print(_table(one))
+        shown.print(_table(one))
         correlation = "-" if one.correlation is None else f"{one.correlation:+.3f}"
         sign = "-" if one.changed_sign is None else f"{one.changed_sign:.1%}"
-        console.print(
+        shown.print(
             f"the same turns: correlation {correlation}, {sign} change sign; "
             f"{one.only_old} rewarded only as it is, {one.only_new} only by the new\n"
         )

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -69,6 +70,7 @@ def test_a_spec_is_tried_on_the_past_before_anybody_adopts_it(
     (whole, *_), shown = figures["comparisons"], capsys.readouterr().out
     assert (figures["turns"], whole["old"]["turns"], whole["new"]["turns"]) == (COUNT, COUNT, COUNT // 3)
     assert (whole["only_old"], whole["new"]["mean"]) == (COUNT - COUNT // 3, -1.0)
+    assert re.search(r"the same turns: .* only by the new\n", shown), "one line, however narrow"
     assert "in force" in shown
     assert "rejected" in shown
 

@@ -30,9 +30,8 @@ Doctor = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
     """Return what the command does, in this process, which has imported all of it."""
-    monkeypatch.setenv("COLUMNS", "500")
 
     def ask(directory: Path, *settings: str) -> tuple[int, str]:
         code = examine(directory, overrides_of(list(settings)))
@@ -43,7 +42,7 @@ def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_new_directory_is_well(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "onward", "doctor", str(tmp_path / "service")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"COLUMNS": "300", "PATH": "/bin"})
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": "/bin"})
     told = done.stdout
     assert (done.returncode, done.stderr) == (0, "")
     assert "wrong " not in told

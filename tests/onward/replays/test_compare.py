@@ -31,7 +31,7 @@ def test_what_users_held_out_can_say_stands_beside_the_figures(
     gains = {name: pair for name, pair in compared["figures"].items() if name.startswith("gain")}
     assert gains["gain on users held out, stated, low"] == (0.1, None)
     assert len(gains) == 9
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
     assert "one, users held out: It would have been [bold] +0.200." in shown
     assert CANNOT in shown
 
