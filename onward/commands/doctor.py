@@ -86,18 +86,31 @@ def _checks(layout: Layout, settings: Settings) -> Iterator[Check]:
 
 
 def _directory(layout: Layout, settings: Settings) -> str:
-    place = next(each for each in (layout.root, *layout.root.parents) if each.exists())
-    if not place.is_dir():
-        raise ConfigError(f"{place}: is no directory")
-    probe = place / f".doctor-{uuid4().hex}"
-    probe.write_bytes(b"")
-    probe.unlink()
+    place = _tried(layout.root)
     free = shutil.disk_usage(place).free
     if free < settings.ingest.spool_bytes:
         raise ConfigError(
             f"{layout.root}: {free:,} bytes are free, ingest.spool_bytes is {settings.ingest.spool_bytes:,}"
         )
     return f"{layout.root}, {free / 1e9:.1f} GB free{_whose(layout)}"
+
+
+def _tried(folder: Path) -> Path:
+    """Write and read in a folder, or in the one that it would be made in, and leave no trace; return which it was.
+
+    Raises ConfigError, OSError."""
+    place = next(each for each in (folder, *folder.parents) if each.exists())
+    if not place.is_dir():
+        raise ConfigError(f"{place}: is no directory")
+    probe, content = place / f".doctor-{uuid4().hex}", b"onward"
+    try:
+        probe.write_bytes(content)
+        found = probe.read_bytes()
+    finally:
+        probe.unlink(missing_ok=True)
+    if found != content:
+        raise ConfigError(f"{place} gave back something else than was put there")
+    return place
 
 
 def _whose(layout: Layout) -> str:
@@ -251,9 +264,10 @@ def _judge(settings: Settings) -> str:
 
 def _place(setting: str, url: str | None, layout: Layout) -> str:
     place = url or layout.blobs
-    if url is None and not layout.root.exists():
-        return f"{place}, made at the first start"
     blobs, name, content = FsspecBlobs(place, layout.cache), f"doctor/{uuid4().hex}", b"onward"
+    if blobs.directory is not None:  # where a blob would leave its folders
+        made = "" if _tried(blobs.directory) == blobs.directory else ", made at the first start"
+        return f"{place}{made}"
     blobs.put(name, content)
     found = blobs.get(name)
     blobs.delete(name)
@@ -327,8 +341,12 @@ def _embedded(layout: Layout, settings: Settings) -> str:
     from core.store import open_sqlite
     from ingest.sqlite.log import SqliteEventLog
 
-    if not layout.log.exists():
+    present = [path for path in (layout.log, layout.store) if path.exists()]
+    if not present:
         return "a new directory"
-    SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s).close()
-    open_sqlite(layout.store).close()
-    return f"{layout.log.name}, {layout.store.name}"
+    if layout.log in present:
+        SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s).close()
+    if layout.store in present:
+        open_sqlite(layout.store).close()
+    missing = [f"{path.name} is made at the next start" for path in (layout.log, layout.store) if path not in present]
+    return ", ".join([*(path.name for path in present), *missing])

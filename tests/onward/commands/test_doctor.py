@@ -245,6 +245,20 @@ def test_a_damaged_log_is_named(doctor: Doctor, tmp_path: Path) -> None:
     assert doctor(directory)[0] == 0
 
 
+@pytest.mark.parametrize(("file", "blobs"), [("log.db", False), ("store.db", False), ("log.db", True)])
+def test_looking_at_a_directory_that_is_there_makes_nothing(
+    doctor: Doctor, tmp_path: Path, file: str, *, blobs: bool
+) -> None:
+    directory, archive = tmp_path / "service", tmp_path / "archive"
+    for folder in (directory, archive, *([directory / "blobs"] if blobs else [])):
+        folder.mkdir()
+    (directory / file).touch()
+    before = sorted(tmp_path.rglob("*"))
+    code, told = doctor(directory, "archive.enabled=true", f"archive.url=file://{archive}")
+    assert code == 0, told
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_the_archives_place_is_tried_where_it_is_used(doctor: Doctor, tmp_path: Path) -> None:
     code, told = doctor(tmp_path / "service", "archive.enabled=true", "archive.retention_days=30")
     assert code == 0, told
