@@ -10,6 +10,7 @@ from rich.text import Text
 
 from onward.output import console
 from onward.replays.history import require_directory
+from onward.replays.provenance import Versions, provenance_of
 from onward.wiring.foundation import open_foundation
 from scoring.judge.agreement import ALL, LEAST, Agreement, agreements
 
@@ -22,10 +23,12 @@ def show_agreement(directory: Path, overrides: Mapping[str, str], *, as_json: bo
         name = foundation.settings.judge.outcome
         with foundation.store.look() as view:
             found = agreements(view.outcomes.of_judged_turns(name), name, foundation.spec.roles)
+        origin = provenance_of(foundation, Versions()) if as_json else None
     finally:
         foundation.close()
     if as_json:
-        print(json.dumps({"outcome": name, "agreements": msgspec.to_builtins(found)}, indent=2))
+        told = {"outcome": name, "agreements": msgspec.to_builtins(found), "provenance": origin}
+        print(json.dumps(told, indent=2))
         return
     shown = console()
     if not found:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from core.settings.names import under_their_names
 from onward.output import console, show_json
+from onward.replays.provenance import made_by
 from onward.replays.report import read
 
 _TAIL = 10  # updates whose mean stands for the end
@@ -29,6 +30,7 @@ def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict
         "says": tuple(_said(report) for report in (a, b)),
         "settings": dict(_different(learners[0], learners[1])),
         "figures": dict(_figures(a, b)),
+        "provenance": {**made_by(), "replays": tuple(report.get("provenance") for report in (a, b))},
     }
     if as_json:
         show_json(compared)

@@ -211,6 +211,7 @@ def test_the_command_tells_it_by_version(world: Any, events: Any) -> None:
     store_a_past(world, events, 240)
     told = json.loads(command(world.directory, "--json"))
     assert told["outcome"] == "judgement"
+    assert told["provenance"]["command"] == f"onward judge agreement {world.directory} --json"
     everything = [each for each in told["agreements"] if each["against"] == ALL]
     assert [(each["version"], each["pairs"]) for each in everything] == [("m/1", 120), ("m/2", 120)]
     for each in everything:
