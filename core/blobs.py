@@ -45,14 +45,14 @@ class FsspecBlobs:
         except ValueError as error:
             raise ConfigError(f"blobs: {url}: {error}") from error
         self._foreign = _errors_of(self._fs)
-        self._directory = Path(self._root) if "file" in _protocols(self._fs) else None
-        self.is_local = self._directory is not None
+        self.directory = Path(self._root) if "file" in _protocols(self._fs) else None
+        self.is_local = self.directory is not None
         self._cache = cache
-        for root in filter(None, (self._directory, cache)):
+        for root in filter(None, (self.directory, cache)):
             _sweep(root)
 
     def put(self, path: str, data: bytes) -> None:
-        if self._directory is None:
+        if self.directory is None:
             with self._explained(path):
                 self._fs.pipe_file(self._full(path), data)
         else:
@@ -60,7 +60,7 @@ class FsspecBlobs:
 
     def put_file(self, path: str, source: Path, see: Callable[[memoryview], None] | None = None) -> None:
         """Put a file; `see` sees its bytes pass. On their way to a remote store they are read twice."""
-        if self._directory is not None:
+        if self.directory is not None:
             self._replace(path, lambda file: _copy(source, file, see))
             return
         if see:
@@ -75,8 +75,8 @@ class FsspecBlobs:
 
     def local(self, path: str, target: Path | None = None) -> Path:
         """Return a local file. Raises FileNotFoundError, and ConfigError when a cache is needed and none is set."""
-        if self._directory is not None:
-            found = self._directory / _checked(path)
+        if self.directory is not None:
+            found = self.directory / _checked(path)
             if not found.is_file():
                 raise FileNotFoundError(found)
             return found
@@ -123,8 +123,8 @@ class FsspecBlobs:
         return f"{self._root}/{_checked(path)}"
 
     def _replace(self, path: str, write: Callable[[BinaryIO], object]) -> None:
-        assert self._directory is not None
-        _write_whole(self._directory / _checked(path), self._directory, write)
+        assert self.directory is not None
+        _write_whole(self.directory / _checked(path), self.directory, write)
 
 
 def pieces_of(path: Path, start: int = 0, size: int | None = None) -> Iterator[memoryview]:

@@ -20,16 +20,31 @@ from onward.commands.dead_letter_commands import dead_letters
 from onward.commands.eval_commands import evals, ope, propose, suite
 from onward.commands.exports.commands import export
 from onward.commands.midtrain_command import midtrain
-from onward.commands.operators.commands import alarms, alerts
+from onward.commands.operators.commands import ORDERS, alarms, alerts, order
 from onward.commands.options import (
     DEFAULT_DIRECTORY,
     AsJson,
+    AsLived,
     ChildName,
+    DemoOutput,
+    DemoRate,
+    DemoSeconds,
+    DemoSeed,
+    DemoShift,
     Directory,
+    FiguresAsJson,
+    FirstReplay,
     From,
+    Host,
     Key,
+    Port,
+    ReplayOut,
+    ReplaySeed,
+    ReplaySpec,
+    SecondReplay,
     Set,
     To,
+    Turn,
     overrides_of,
     overrides_of_learner,
     refuse_beside,
@@ -51,17 +66,19 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         *("dead-letters", "keys", "audit", "backup", "restore"),
     ),
     "Study what was logged": (
-        "export",
-        "replay",
-        "compare",
-        "rescore",
-        "evals",
-        "suite",
-        "ope",
-        "judge",
-        "midtrain",
-        "propose",
-        "rollouts",
+        *(
+            "export",
+            "replay",
+            "compare",
+            "rescore",
+            "evals",
+            "suite",
+            "ope",
+            "judge",
+            "midtrain",
+            "propose",
+            "rollouts",
+        ),
     ),
     "Stages, as processes of their own": (
         *("api", "ingest", "score", "watch", "learn", "release", "serve", "archive", "notify", "migrate"),
@@ -97,9 +114,7 @@ def main() -> None:
 
 
 @app.command
-def run(
-    directory: Directory = DEFAULT_DIRECTORY, *, host: str | None = None, port: int | None = None, set_: Set = None
-) -> None:
+def run(directory: Directory = DEFAULT_DIRECTORY, *, host: Host = None, port: Port = None, set_: Set = None) -> None:
     """Serve, log, score and learn in one process tree, until stopped; continues where it was.
 
     In mode `distributed` every stage is a process of its own, as many as `[processes]` says, on existing Kafka,
@@ -113,8 +128,8 @@ def run(
 def api(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
-    host: str | None = None,
-    port: int | None = None,
+    host: Host = None,
+    port: Port = None,
     beside: Annotated[
         bool,
         Parameter(
@@ -225,31 +240,8 @@ def policies(directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None, json_
     show_policies(directory, key, as_json=json_)
 
 
-def _order(kind: str, meaning: str) -> None:
-    def give(
-        version: int,
-        directory: Directory = DEFAULT_DIRECTORY,
-        *,
-        why: str = "operator's decision",
-        key: Key = None,
-    ) -> None:
-        from onward.commands.client import give_order
-
-        give_order(directory, kind, version, why, key)
-
-    give.__doc__ = meaning
-    app.command(give, name=kind)
-
-
-for _kind, _meaning in {
-    "rollback": "Serve an earlier version again, made again first if need be; the learner goes on from it.",
-    "promote": "Serve a canary or a candidate now, to everybody.",
-    "hold": "Keep a candidate or canary as it is until it is promoted, rolled back or unheld.",
-    "unhold": "Let a held version go on.",
-    "pin": "Serve this version and release nothing else until it is unpinned.",
-    "unpin": "Let versions be released again after a pin.",
-}.items():
-    _order(_kind, _meaning)
+for _kind, _meaning in ORDERS.items():
+    app.command(order(_kind, _meaning), name=_kind)
 
 
 rewards = App(name="rewards", help="Show the rewards of turns.")
@@ -272,7 +264,7 @@ def tail_rewards(
 
 
 @rewards.command(name="explain")
-def explain_reward(inference_id: str, directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
+def explain_reward(inference_id: Turn, directory: Directory = DEFAULT_DIRECTORY, *, key: Key = None) -> None:
     """Show the story of one turn: which outcomes were reported, when, by whom, and what they were worth."""
     from onward.commands.rewards import explain
 
@@ -283,14 +275,14 @@ def explain_reward(inference_id: str, directory: Directory = DEFAULT_DIRECTORY, 
 def replay(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
-    out: Path | None = None,
-    as_lived: Annotated[bool, Parameter(negative="")] = False,
+    out: ReplayOut = None,
+    as_lived: AsLived = False,
     version: Annotated[
         int | None, Parameter(help="With --as-lived: the last version; without it, the live one.")
     ] = None,
-    spec: Path | None = None,
+    spec: ReplaySpec = None,
     learner: Annotated[Path | None, Parameter(help="A TOML file with another [learner] section.")] = None,
-    seed: int | None = None,
+    seed: ReplaySeed = None,
     from_: From = None,
     to: To = None,
     holdout: Annotated[float, Parameter(help="Share of users held out to judge the candidate by.")] = 0.0,
@@ -318,10 +310,10 @@ def replay(
 
 @app.command
 def compare(
-    first: Path,
-    second: Path,
+    first: FirstReplay,
+    second: SecondReplay,
     *,
-    json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
+    json_: FiguresAsJson = False,
 ) -> None:
     """Compare two replays: how their settings differ, and their results."""
     from onward.replays.compare import compare_replays
@@ -346,13 +338,13 @@ def rescore(
 
 @app.command
 def demo(
-    output: Path = Path("demo"),
+    output: DemoOutput = Path("demo"),
     *,
-    seconds: float | None = None,
-    seed: int = 0,
-    shift: bool = False,
+    seconds: DemoSeconds = None,
+    seed: DemoSeed = 0,
+    shift: DemoShift = False,
     engine: Annotated[Literal["local", "sglang"], Parameter(help="The engine that generates.")] = "local",
-    rate: float | None = None,
+    rate: DemoRate = None,
     exploit: Annotated[str | None, Parameter(help="A flaw of client and reward spec to try: docs/exploits.md.")] = None,
     liars: Annotated[float, Parameter(help="Share of users who lie together.")] = 0.0,
     lie: Annotated[

@@ -13,9 +13,9 @@ from typing import IO, Any
 from rich.table import Table
 
 from core.errors import OnwardError
-from onward.commands.output import console, show_list
 from onward.directory.addresses import find_certificate, find_urls
 from onward.http.tls import client_context
+from onward.output import console, show_list
 
 _TIMEOUT_S = 90
 

@@ -9,6 +9,8 @@ from cyclopts import App, Parameter
 
 from onward.commands.options import DEFAULT_DIRECTORY, AsJson, Directory, Set, overrides_of
 
+Letter = Annotated[str, Parameter(help="The record's name, as `onward dead-letters list` shows it.")]
+
 dead_letters = App(name="dead-letters", help="Records that could not be used: see them, and try them again.")
 
 
@@ -28,7 +30,7 @@ def list_dead_letters(
 
 @dead_letters.command(name="show")
 def show_dead_letter(
-    record: str,
+    record: Letter,
     directory: Directory = DEFAULT_DIRECTORY,
     *,
     save: Annotated[Path | None, Parameter(help="A file for the record's bytes.")] = None,
@@ -41,7 +43,7 @@ def show_dead_letter(
 
 
 @dead_letters.command(name="redrive")
-def redrive_dead_letter(record: str, directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
+def redrive_dead_letter(record: Letter, directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
     """Put a dead letter (TOPIC:PARTITION:OFFSET) back at the end of its topic, once this build can read it."""
     from onward.commands.dead_letters import redrive
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from core.codec import decode
@@ -12,7 +11,7 @@ from core.errors import ConfigError, OnwardError, Undecodable
 from core.events import DeadLetter, Event, Reward, Topic
 from ingest.writer import is_usable
 from onward.commands.accounts.deeds import deed_of, head_file, record, write_deed
-from onward.commands.output import show_list
+from onward.output import console, show_list
 from onward.replays.history import require_directory
 from onward.wiring.foundation import Foundation, open_foundation
 
@@ -45,11 +44,9 @@ def show_one(directory: Path, overrides: Mapping[str, str], name: str, save: Pat
         record(foundation.store, head, deed_of("read", "onward dead-letters show", record=name))
     finally:
         foundation.close()
-    console = Console()
-    console.print(f"{_name(letter)}, set aside {letter.at:%Y-%m-%d %H:%M:%S} UTC\n{letter.reason}", markup=False)
-    console.print(
-        repr(letter.raw[:_PREVIEW_BYTES]) + (" ..." if len(letter.raw) > _PREVIEW_BYTES else ""), markup=False
-    )
+    shown = console()
+    shown.print(f"{_name(letter)}, set aside {letter.at:%Y-%m-%d %H:%M:%S} UTC\n{letter.reason}")
+    shown.print(repr(letter.raw[:_PREVIEW_BYTES]) + (" ..." if len(letter.raw) > _PREVIEW_BYTES else ""))
     if save is not None:
         save.write_bytes(letter.raw)
 
@@ -70,7 +67,7 @@ def redrive(directory: Path, overrides: Mapping[str, str], name: str) -> None:
         head_file(foundation.layout, foundation.settings).keep(foundation.store)
     finally:
         foundation.close()
-    Console().print(f"{name} is back in {letter.topic}", markup=False)
+    console().print(f"{name} is back in {letter.topic}")
 
 
 def _get(foundation: Foundation, name: str) -> DeadLetter:

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -26,14 +25,15 @@ from core.secrets import redacted
 from core.settings import Settings
 from onward.commands.client import opened, readiness
 from onward.directory.layout import SHIPPED_MODEL, Layout
+from onward.output import console
 from onward.profiles import held
 from onward.profiles.init import this_machine
 from onward.profiles.loadable import require_loadable
 from onward.wiring.foundation import is_distributed, look_at_directory, open_store, spec_path
 
 _MAX_SKEW_S = 1.0
-_OK = "[green]ok[/green]"
-_WRONG = "[red]wrong[/red]"
+_OK = Text("ok", style="green")
+_WRONG = Text("wrong", style="red")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def examine(directory: Path, overrides: Mapping[str, str]) -> int:
     try:
         layout, settings = look_at_directory(directory, overrides)
     except ConfigError as error:
-        Console().print(_WRONG, Text(f"{redacted(str(error))}\n  see docs/settings.md"))
+        console().print(_WRONG, Text(f"{redacted(str(error))}\n  see docs/settings.md"))
         return 1
     table = Table("what", "", "found", "to do")
     wrong = 0
@@ -60,7 +60,7 @@ def examine(directory: Path, overrides: Mapping[str, str]) -> int:
         except (OnwardError, OSError) as error:
             wrong += 1
             table.add_row(check.name, _WRONG, Text(redacted(str(error))), Text(check.advice))
-    Console().print(table)
+    console().print(table)
     return 1 if wrong else 0
 
 
@@ -86,18 +86,31 @@ def _checks(layout: Layout, settings: Settings) -> Iterator[Check]:
 
 
 def _directory(layout: Layout, settings: Settings) -> str:
-    place = next(each for each in (layout.root, *layout.root.parents) if each.exists())
-    if not place.is_dir():
-        raise ConfigError(f"{place}: is no directory")
-    probe = place / f".doctor-{uuid4().hex}"
-    probe.write_bytes(b"")
-    probe.unlink()
+    place = _tried(layout.root)
     free = shutil.disk_usage(place).free
     if free < settings.ingest.spool_bytes:
         raise ConfigError(
             f"{layout.root}: {free:,} bytes are free, ingest.spool_bytes is {settings.ingest.spool_bytes:,}"
         )
     return f"{layout.root}, {free / 1e9:.1f} GB free{_whose(layout)}"
+
+
+def _tried(folder: Path) -> Path:
+    """Write and read in a folder, or in the one that it would be made in, and leave no trace; return which it was.
+
+    Raises ConfigError, OSError."""
+    place = next(each for each in (folder, *folder.parents) if each.exists())
+    if not place.is_dir():
+        raise ConfigError(f"{place}: is no directory")
+    probe, content = place / f".doctor-{uuid4().hex}", b"onward"
+    try:
+        probe.write_bytes(content)
+        found = probe.read_bytes()
+    finally:
+        probe.unlink(missing_ok=True)
+    if found != content:
+        raise ConfigError(f"{place} gave back something else than was put there")
+    return place
 
 
 def _whose(layout: Layout) -> str:
@@ -251,9 +264,10 @@ def _judge(settings: Settings) -> str:
 
 def _place(setting: str, url: str | None, layout: Layout) -> str:
     place = url or layout.blobs
-    if url is None and not layout.root.exists():
-        return f"{place}, made at the first start"
     blobs, name, content = FsspecBlobs(place, layout.cache), f"doctor/{uuid4().hex}", b"onward"
+    if blobs.directory is not None:  # where a blob would leave its folders
+        made = "" if _tried(blobs.directory) == blobs.directory else ", made at the first start"
+        return f"{place}{made}"
     blobs.put(name, content)
     found = blobs.get(name)
     blobs.delete(name)
@@ -327,8 +341,12 @@ def _embedded(layout: Layout, settings: Settings) -> str:
     from core.store import open_sqlite
     from ingest.sqlite.log import SqliteEventLog
 
-    if not layout.log.exists():
+    present = [path for path in (layout.log, layout.store) if path.exists()]
+    if not present:
         return "a new directory"
-    SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s).close()
-    open_sqlite(layout.store).close()
-    return f"{layout.log.name}, {layout.store.name}"
+    if layout.log in present:
+        SqliteEventLog(layout.log, settings.ingest.partitions, settings.ingest.poll_s).close()
+    if layout.store in present:
+        open_sqlite(layout.store).close()
+    missing = [f"{path.name} is made at the next start" for path in (layout.log, layout.store) if path not in present]
+    return ", ".join([*(path.name for path in present), *missing])

@@ -77,7 +77,7 @@ def check_evals(
 
     Of a turn it says which version trained on it first. With --sessions the tasks of that service's own rollouts are
     looked at, too. Exit code 1 when anything was found."""
-    from onward.commands.output import console, show_json
+    from onward.output import console, show_json
     from onward.replays.suites.contamination import Sources, check_suites, show
 
     if not suites:
@@ -111,7 +111,7 @@ def ope(
     """Estimate what checkpoints and versions would have earned on the logged turns, and compare them in pairs.
 
     Each estimate has a 95 % interval, or says why there is none. Exit code 1 when none of them can be told."""
-    from onward.commands.output import console, show_json
+    from onward.output import console, show_json
     from onward.replays.estimates.ope import evaluate, show
     from onward.replays.exports.choice import choice_of
 
@@ -174,7 +174,7 @@ def mine_suite(
     Nothing of a session is taken of which any turn may not be learned from or stored. No run asks a draft, but what
     resembles its solution is not trained on from now on, where the service keeps the suite out. Prints the files, and
     why there is no draft of the other sessions."""
-    from onward.commands.output import show_json
+    from onward.output import show_json
     from onward.replays.suites.mining import Wanted, mine
 
     found = mine(directory, out, Wanted(least_reward, most, namespace), overrides_of(set_))
@@ -193,7 +193,7 @@ def review_suite(
     from rich.table import Table
     from rich.text import Text
 
-    from onward.commands.output import show_list
+    from onward.output import show_list
     from serving.evals.cases import read_suite
 
     drafts = read_suite(directory).drafts

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from onward.output import console
 from onward.replays.history import require_directory
+from onward.replays.provenance import Versions, provenance_of
 from onward.wiring.foundation import open_foundation
 from scoring.judge.agreement import ALL, LEAST, Agreement, agreements
 
@@ -22,21 +23,23 @@ def show_agreement(directory: Path, overrides: Mapping[str, str], *, as_json: bo
         name = foundation.settings.judge.outcome
         with foundation.store.look() as view:
             found = agreements(view.outcomes.of_judged_turns(name), name, foundation.spec.roles)
+        origin = provenance_of(foundation, Versions()) if as_json else None
     finally:
         foundation.close()
     if as_json:
-        print(json.dumps({"outcome": name, "agreements": msgspec.to_builtins(found)}, indent=2))
+        told = {"outcome": name, "agreements": msgspec.to_builtins(found), "provenance": origin}
+        print(json.dumps(told, indent=2))
         return
-    console = Console(markup=False)
+    shown = console()
     if not found:
-        console.print(f"no turn has both {name!r} by a judge and an outcome to hold it against")
+        shown.print(f"no turn has both {name!r} by a judge and an outcome to hold it against")
         return
-    console.print(_figures(found))
+    shown.print(_figures(found))
     for agreement in found:
         if agreement.against == ALL and agreement.figures is not None:
-            console.print(_calibration(agreement))
+            shown.print(_calibration(agreement))
     if any(agreement.figures is None for agreement in found):
-        console.print(f"-: too few pairs; figures are shown from {LEAST} on")
+        shown.print(f"-: too few pairs; figures are shown from {LEAST} on")
 
 
 def _figures(found: list[Agreement]) -> Table:

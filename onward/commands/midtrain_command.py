@@ -17,15 +17,15 @@ KeepOut = Annotated[
 
 def midtrain(
     corpus: Corpus,
-    output: Path,
+    output: Annotated[Path, Parameter(help="The directory for the model, the report and what is saved between steps.")],
     *,
     init: Annotated[Path, Parameter(help="The model, in Hugging Face format; missing weights are drawn by the seed.")],
     also: Annotated[list[Path] | None, Parameter(help="Another corpus, read after it; may be repeated.")] = None,
-    steps: int = 2000,
-    seed: int = 0,
+    steps: Annotated[int, Parameter(help="Steps of the optimizer, each over all its rows.")] = 2000,
+    seed: Annotated[int, Parameter(help="The order of documents, and weights that are missing, follow from it.")] = 0,
     row_tokens: Annotated[int, Parameter(help="Tokens in a row, into which documents are packed.")] = 256,
     rows: Annotated[int, Parameter(help="Rows in a step.")] = 8,
-    learning_rate: float = 3e-3,
+    learning_rate: Annotated[float, Parameter(help="The highest learning rate.")] = 3e-3,
     long: Annotated[
         Literal["refuse", "split"], Parameter(help="What to do with a document longer than a row.")
     ] = "refuse",

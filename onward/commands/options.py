@@ -18,6 +18,25 @@ From = Annotated[
 ]
 To = Annotated[str | None, Parameter(name="--to", help="Only records logged before this time.")]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="All that is known, as JSON.")]
+FiguresAsJson = Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")]
+Host = Annotated[str | None, Parameter(help="The address to listen on; without it, `api.host` of the settings.")]
+Port = Annotated[int | None, Parameter(help="The port to listen on; without it, `api.port` of the settings.")]
+OrderedVersion = Annotated[int, Parameter(help="The version that the order is about, as `onward policies` lists it.")]
+Why = Annotated[str, Parameter(help="The reason, which is kept with the order.")]
+Turn = Annotated[str, Parameter(help="The turn's id: `inference_id` in the answer to its request.")]
+ReplayOut = Annotated[Path | None, Parameter(help="The directory for the candidate and its report, new or empty.")]
+AsLived = Annotated[bool, Parameter(negative="", help="Repeat the updates that made a version, and compare digests.")]
+ReplaySpec = Annotated[Path | None, Parameter(help="The reward spec; without it, the directory's own.")]
+ReplaySeed = Annotated[int | None, Parameter(help="The learner's seed; without it, `learner.seed` of the settings.")]
+FirstReplay = Annotated[Path, Parameter(help="The directory that a replay was written into, its `--out`.")]
+SecondReplay = Annotated[Path, Parameter(help="The directory of another replay, to stand beside it.")]
+DemoOutput = Annotated[Path, Parameter(help="The directory for the report; its `service/` is removed and made anew.")]
+DemoSeconds = Annotated[float | None, Parameter(help="How long users work; without it, as long as this demo needs.")]
+DemoSeed = Annotated[int, Parameter(help="What users do and the learner draws follows from it.")]
+DemoShift = Annotated[bool, Parameter(help="Let users come to want something else midway.")]
+DemoRate = Annotated[
+    float | None, Parameter(help="Sessions a second; without it, what the engine carries on two cores.")
+]
 ChildName = Annotated[str | None, Parameter(name="--child", show=False)]
 """The name by which its parent process finds this one, which then ends when the parent ends."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import App, Parameter
 
 from core.errors import from_extra
-from onward.commands.options import DEFAULT_DIRECTORY, ChildName, Directory, Set, overrides_of
+from onward.commands.options import DEFAULT_DIRECTORY, ChildName, Directory, FiguresAsJson, Set, overrides_of
 from onward.wiring.stages import StageRow, row_of
 
 Command = App | Callable[..., Any]
@@ -45,7 +45,7 @@ judge.default(stage_command(row_of("judge")))
 def _show_agreement(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
-    json_: Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")] = False,
+    json_: FiguresAsJson = False,
     set_: Set = None,
 ) -> None:
     """Compare the judge's opinions of turns with their other outcomes, by version of the judge."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-from rich.console import Console
 from rich.table import Table
 
 from core.errors import ConfigError
@@ -14,6 +13,7 @@ from core.profile.choice import Device
 from core.profile.expectation import TURN_POSITIONS
 from core.profile.words import gigabytes
 from onward.directory.layout import Layout
+from onward.output import console
 from onward.profiles.files import COMPOSE_CARDS, as_compose_env, as_toml
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
@@ -94,7 +94,7 @@ def show(shape: ModelShape, machine: Machine, profile: Profile) -> None:
     expected = Table("expected", "", title=_words(machine))
     for name, value in expectations(profile):
         expected.add_row(name, value)
-    Console(markup=False).print(chosen, expected)
+    console().print(chosen, expected)
 
 
 def _words(machine: Machine) -> str:

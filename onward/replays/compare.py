@@ -9,6 +9,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from core.settings.names import under_their_names
+from onward.output import console, show_json
+from onward.replays.provenance import made_by
 from onward.replays.report import read
 
 _TAIL = 10  # updates whose mean stands for the end
@@ -28,12 +30,12 @@ def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict
         "says": tuple(_said(report) for report in (a, b)),
         "settings": dict(_different(learners[0], learners[1])),
         "figures": dict(_figures(a, b)),
+        "provenance": {**made_by(), "replays": tuple(report.get("provenance") for report in (a, b))},
     }
-    console = Console()
     if as_json:
-        console.print_json(data=compared)
+        show_json(compared)
     else:
-        _show(console, compared, (str(first), str(second)))
+        _show(console(), compared, (str(first), str(second)))
     return compared
 
 
@@ -86,23 +88,25 @@ def _gain(report: dict[str, Any], estimator: str, bound: str) -> float | None:
     return None if found is None else float(found[bound])
 
 
-def _show(console: Console, compared: dict[str, Any], names: tuple[str, str]) -> None:
+def _show(to: Console, compared: dict[str, Any], names: tuple[str, str]) -> None:
     same = compared["same"]
     period = same["from"] and same["to"]
-    console.print("the same records" if period else "[yellow]other records[/]: figures of rewards do not compare")
+    to.print(
+        "the same records" if period else "[yellow]other records[/]: figures of rewards do not compare", markup=True
+    )
     if not same["missing"]:
-        console.print("[yellow]records are missing[/] of the one that are not of the other")
+        to.print("[yellow]records are missing[/] of the one that are not of the other", markup=True)
     if not same["spec"]:
-        console.print("[yellow]other reward specs[/]: rewards are not in the same measure")
+        to.print("[yellow]other reward specs[/]: rewards are not in the same measure", markup=True)
     if same["weights_digest"]:
-        console.print("the same weights, bit for bit")
+        to.print("the same weights, bit for bit")
     for name, words in zip(names, compared["says"], strict=True):
         if words is not None:
-            console.print(f"{name}, users held out: {words}", markup=False, highlight=False)
+            to.print(f"{name}, users held out: {words}")
     table = Table(Column(no_wrap=True), *(Column(Text(name)) for name in names))  # a setting's name can be copied whole
     for name, pair in compared["settings"].items():
         table.add_row(f"learner.{name}", *(Text(str(value)) for value in pair))
     table.add_section()
     for name, pair in compared["figures"].items():
         table.add_row(Text(name), *("-" if value is None else f"{value:,.4g}" for value in pair))
-    console.print(table)
+    to.print(table)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from core.errors import ConfigError
 from core.ids import PolicyRef
+from onward.output import console
 from onward.replays.provenance import Versions, provenance
 from onward.wiring.evals.building import build_task_cases
 from serving.evals.cases import Suite, load_suite
@@ -49,16 +50,16 @@ def run(
     `limits`: see `Limits`; `images`: what stands for the images of tasks that no engine can pull. Raises ConfigError
     naming the option, or the file and the case at fault."""
     check_options(margin, *limits[:2])
-    suite, console = load_suite(directory), Console()
+    suite, to = load_suite(directory), console()
     tasks = build_task_cases(suite, kept, images or {}, allowed=limits[2], asked_by=str(directory))
     asking = _Asking(suite, Limits(*limits), key, tasks)
     if live is None:
         results, origin = asyncio.run(asking.alone(candidate))
-        console.print_json(data=_figures(suite, results) | origin) if as_json else _show(console, results)
+        to.print_json(data=_figures(suite, results) | origin) if as_json else _show(to, results)
         return all(result.score is not None for result in results)
     verdict, origin = asyncio.run(asking.beside(candidate, live, Bounds(margin=margin)))
     told = {"suite": suite.digest, **asdict(verdict), **origin}
-    console.print_json(data=told) if as_json else _tell(console, verdict)
+    to.print_json(data=told) if as_json else _tell(to, verdict)
     return verdict.action == "pass"
 
 
@@ -151,19 +152,19 @@ def _right(results: Sequence[CaseResult]) -> float | None:
     return sum(weight * score for weight, score in ran) / sum(weight for weight, _ in ran) if ran else None
 
 
-def _show(console: Console, results: Sequence[CaseResult]) -> None:
+def _show(to: Console, results: Sequence[CaseResult]) -> None:
     table = Table("group", "cases", "right", "could not run")
     for group in sorted({result.case.group for result in results}):
         _add(table, group, [result for result in results if result.case.group == group])
     _add(table, "together", results)
-    console.print(table)
+    to.print(table)
     lines = _worked(worked_on(results))
     for result in results:
         if result.score is None:
             lines.append(f"could not run: {result.case.name}: {result.why}")
         elif result.score < 1:
             lines.append(f"wrong: {result.case.name}" + (f": {result.why}" if result.why else ""))
-    _say(console, lines)
+    _say(to, lines)
 
 
 def _add(table: Table, name: str, results: Sequence[CaseResult]) -> None:
@@ -171,11 +172,11 @@ def _add(table: Table, name: str, results: Sequence[CaseResult]) -> None:
     table.add_row(Text(name), str(len(results)), "" if right is None else f"{right:.1%}", str(missing))
 
 
-def _tell(console: Console, verdict: GateDecision) -> None:
+def _tell(to: Console, verdict: GateDecision) -> None:
     lines = [f"{verdict.action}: {verdict.why}", *_worked(verdict.tasks)]
     lines += [f"could not run: {name}: {why}" for name, why in verdict.unscored.items()]
     lines += [f"lost: {name}" for name in verdict.lost]
-    _say(console, lines)
+    _say(to, lines)
 
 
 def _worked(tasks: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -187,6 +188,6 @@ def _worked(tasks: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _say(console: Console, lines: Sequence[str]) -> None:
+def _say(to: Console, lines: Sequence[str]) -> None:
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        to.print(line, soft_wrap=True)

@@ -53,13 +53,17 @@ def provenance(
 
     `seeds`: those from which anything was drawn, by who drew; a None among them: whoever drew took one of its own."""
     return {
-        "command": redacted(shlex.join(["onward", *sys.argv[1:]])),
-        "commit": _commit(),
+        **made_by(),
         "model": model,
         "model_digest": model_digest,
         "versions": versions.told(),
         "seeds": dict(seeds or {}),
     }
+
+
+def made_by() -> dict[str, Any]:
+    """Return which program is running, and how it was asked to."""
+    return {"command": redacted(shlex.join(["onward", *sys.argv[1:]])), "commit": _commit()}
 
 
 def provenance_of(

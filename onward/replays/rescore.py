@@ -18,7 +18,9 @@ from core.events import Completion, Topic
 from core.reward_spec import RewardSpec, load_reward_spec
 from core.store import open_sqlite
 from ingest.archive.history import History
+from onward.output import console
 from onward.replays.history import open_history, period, require_directory
+from onward.replays.provenance import Versions, provenance_of
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import open_foundation
 from scoring.comparison import Comparison, Distribution, Last, compare, last_rewards
@@ -36,21 +38,26 @@ def compare_specs(directory: Path, spec: Path, begin: str | None, end: str | Non
     require_directory(directory)
     times, new_spec = period(begin, end), load_reward_spec(spec)
     foundation = open_foundation(directory)
+    versions = Versions()
     try:
         history, now = open_history(foundation, Topic.TURNS, *times), foundation.clock.now()
         with Progress(console=Console(stderr=True)) as progress:
             started_s = time.monotonic()
             with scratch(foundation.layout.rescored, f"{directory}") as place:
-                old, turns = _score(history, foundation.spec, now, place / "in force.db", progress, "in force")
-                new, _ = _score(history, new_spec, now, place / "new.db", progress, "new")
+                old, turns = _score(
+                    history, foundation.spec, now, place / "in force.db", progress, "in force", versions
+                )
+                new, _ = _score(history, new_spec, now, place / "new.db", progress, "new", versions)
             took_s = time.monotonic() - started_s
+        origin = provenance_of(foundation, versions)
     finally:
         foundation.close()
     if not turns:
         raise ConfigError(f"{directory}: no turns to score between --from and --to")
     comparisons = compare(old, new)
     specs = {"old": foundation.spec.digest, "new": new_spec.digest}
-    encoded = msgspec.json.encode({"specs": specs, "turns": turns, "seconds": took_s, "comparisons": comparisons})
+    told = {"specs": specs, "turns": turns, "seconds": took_s, "comparisons": comparisons, "provenance": origin}
+    encoded = msgspec.json.encode(told)
     if out is not None:
         out.write_bytes(msgspec.json.format(encoded, indent=1) + b"\n")
     _show(comparisons)
@@ -59,7 +66,7 @@ def compare_specs(directory: Path, spec: Path, begin: str | None, end: str | Non
 
 
 def _score(
-    history: History, spec: RewardSpec, now: datetime, ledger: Path, progress: Progress, name: str
+    history: History, spec: RewardSpec, now: datetime, ledger: Path, progress: Progress, name: str, versions: Versions
 ) -> tuple[Last, int]:
     """Return the last reward of each turn, and the number of turns.
 
@@ -69,7 +76,7 @@ def _score(
 
         def read() -> Any:
             nonlocal turns
-            for records in history.read():
+            for records in versions.seen(history.read()):
                 turns += sum(isinstance(record.event, Completion) for record in records)
                 yield records
                 progress.update(task, completed=history.share)
@@ -80,12 +87,12 @@ def _score(
 
 
 def _show(comparisons: list[Comparison]) -> None:
-    console = Console()
+    shown = console()
     for one in comparisons:
-        console.print(_table(one))
+        shown.print(_table(one))
         correlation = "-" if one.correlation is None else f"{one.correlation:+.3f}"
         sign = "-" if one.changed_sign is None else f"{one.changed_sign:.1%}"
-        console.print(
+        shown.print(
             f"the same turns: correlation {correlation}, {sign} change sign; "
             f"{one.only_old} rewarded only as it is, {one.only_new} only by the new\n"
         )

@@ -71,5 +71,5 @@ def counter(world: World) -> float:
 
 def run_list(world: World) -> str:
     command = [sys.executable, "-m", "onward", "dead-letters", "list", str(world.service.directory)]
-    environment = {**os.environ, **world.service.overrides, "COLUMNS": "240"}
+    environment = {**os.environ, **world.service.overrides}
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
 
 from core.errors import ConfigError
 from core.operations.audit import Head, StoredEntry, Tampered, find_tampering
 from core.records.audit_head import HeadFile
 from core.store import SqlStore
 from onward.commands.accounts.deeds import deed_of, head_file, record
+from onward.output import console
 from onward.replays.history import require_directory
 from onward.wiring.foundation import open_store, read_directory
 
@@ -52,14 +52,14 @@ class _Counted:
 
 
 def _say(count: int, heads: int, found: list[Tampered]) -> None:
-    console = Console()
+    shown = console()
     for each in found[:_MOST_SHOWN]:
-        console.print(f"entry {each.sequence}: {each.why}", markup=False)
+        shown.print(f"entry {each.sequence}: {each.why}")
     if len(found) > _MOST_SHOWN:
-        console.print(f"and {len(found) - _MOST_SHOWN} more")
+        shown.print(f"and {len(found) - _MOST_SHOWN} more")
     beside = "no head was kept, so that nobody can say whether its end is missing" if not heads else f"heads: {heads}"
     entries = f"{count} {'entry' if count == 1 else 'entries'}"
-    console.print(f"{entries}; {beside}; {'the trail is whole' if not found else 'the trail was changed'}")
+    shown.print(f"{entries}; {beside}; {'the trail is whole' if not found else 'the trail was changed'}")
 
 
 def export(directory: Path, overrides: Mapping[str, str], out: Path, namespace: str | None) -> None:

@@ -6,6 +6,8 @@ from cyclopts import App, Parameter
 
 from onward.commands.options import DEFAULT_DIRECTORY, AsJson, Directory, Set, overrides_of
 
+KeyId = Annotated[str, Parameter(help="The key's id, as `onward keys list` shows it.")]
+
 keys = App(name="keys", help="API keys: made, rotated and revoked while the service runs.")
 
 
@@ -41,7 +43,7 @@ def list_keys(directory: Directory = DEFAULT_DIRECTORY, *, json_: AsJson = False
 
 
 @keys.command(name="revoke")
-def revoke_key(key_id: str, directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
+def revoke_key(key_id: KeyId, directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
     """End a key, by its id in the list: within a second or two no running service takes it any more."""
     from onward.commands.accounts.keys import revoke
 
@@ -50,7 +52,7 @@ def revoke_key(key_id: str, directory: Directory = DEFAULT_DIRECTORY, *, set_: S
 
 @keys.command(name="rotate")
 def rotate_key(
-    key_id: str,
+    key_id: KeyId,
     directory: Directory = DEFAULT_DIRECTORY,
     *,
     overlap_s: Annotated[float, Parameter(help="How long the key before it goes on working.")] = 86400.0,

@@ -18,7 +18,7 @@ from core.ids import Namespace
 from core.operations.keys import PREFIX, KeyWish, Party, StoredKey, check_wish, key_digest, make_key, revoked, rotated
 from core.store.work import Work
 from onward.commands.accounts.deeds import by_shell, head_file, write_deed
-from onward.commands.output import console, show_list
+from onward.output import console, show_list
 from onward.replays.history import require_directory
 from onward.wiring.foundation import open_store, read_directory
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from core.operations.alarms import in_words
 from onward.commands.client import call
-from onward.commands.output import console, show_list
+from onward.output import console, show_list
 
 _STATES = {"opened": "open", "acknowledged": "acknowledged", "closed": "closed"}
 

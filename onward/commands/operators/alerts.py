@@ -8,7 +8,6 @@ from pathlib import Path
 
 import httpx
 from msgspec.structs import replace
-from rich.console import Console
 
 from core.clock import SystemClock
 from core.errors import ConfigError, OnwardError
@@ -16,6 +15,7 @@ from core.ids import Namespace
 from core.operations.alarms import Opening, StoredAlarm
 from core.operations.alerts import Alert
 from core.settings import AlertSettings
+from onward.output import console
 from onward.wiring.foundation import read_directory
 from scoring.alerts.sending import Untold, tell
 
@@ -27,9 +27,9 @@ def tell_of_a_test(directory: Path, overrides: Mapping[str, str]) -> None:
     if not alerts.targets:
         raise ConfigError("alerts.targets is empty: there is nobody to tell")
     faults = asyncio.run(_tell_all(alerts, SystemClock().now()))
-    console = Console(markup=False)
+    shown = console()
     for name in alerts.targets:
-        console.print(f"{name}: {faults.get(name, 'told')}")
+        shown.print(f"{name}: {faults.get(name, 'told')}")
     if faults:
         raise OnwardError(f"{len(faults)} of {len(alerts.targets)} targets did not take it")
 

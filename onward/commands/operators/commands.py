@@ -1,10 +1,40 @@
-"""`onward alarms` and `onward alerts`, as the command line has them."""
+"""`onward alarms`, `onward alerts` and the orders on versions, as the command line has them."""
 
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final
 
 from cyclopts import App, Parameter
 
-from onward.commands.options import DEFAULT_DIRECTORY, AsJson, Directory, Key, Set, overrides_of
+from onward.commands.options import DEFAULT_DIRECTORY, AsJson, Directory, Key, OrderedVersion, Set, Why, overrides_of
+
+ORDERS: Final[Mapping[str, str]] = {
+    "rollback": "Serve an earlier version again, made again first if need be; the learner goes on from it.",
+    "promote": "Serve a canary or a candidate now, to everybody.",
+    "hold": "Keep a candidate or canary as it is until it is promoted, rolled back or unheld.",
+    "unhold": "Let a held version go on.",
+    "pin": "Serve this version and release nothing else until it is unpinned.",
+    "unpin": "Let versions be released again after a pin.",
+}
+"""What an operator can order of a version, and what it means."""
+
+
+def order(kind: str, meaning: str) -> Callable[..., None]:
+    """Return the command that gives an order."""
+
+    def give(
+        version: OrderedVersion,
+        directory: Directory = DEFAULT_DIRECTORY,
+        *,
+        why: Why = "operator's decision",
+        key: Key = None,
+    ) -> None:
+        from onward.commands.client import give_order
+
+        give_order(directory, kind, version, why, key)
+
+    give.__doc__ = meaning
+    return give
+
 
 alerts = App(name="alerts", help="Try the targets that are told of alarms.")
 
@@ -36,7 +66,11 @@ def list_alarms(
 
 @alarms.command(name="ack")
 def acknowledge_alarm(
-    alarm: str, directory: Directory = DEFAULT_DIRECTORY, *, note: str | None = None, key: Key = None
+    alarm: Annotated[str, Parameter(help="The alarm's id, as `onward alarms` lists it.")],
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    note: Annotated[str | None, Parameter(help="What was found or done, kept with the acknowledgement.")] = None,
+    key: Key = None,
 ) -> None:
     """Acknowledge an alarm, so that the releases it holds go on."""
     from onward.commands.operators.alarms import acknowledge

@@ -13,6 +13,7 @@ from environments.rollouts.plan import Plan
 from environments.rollouts.reporting.progress import ProgressBar
 from onward.directory.addresses import find_urls
 from onward.directory.layout import Layout
+from onward.output import console
 from onward.wiring.foundation import read_directory
 from onward.wiring.rollouts import roll_out
 
@@ -24,15 +25,15 @@ def run_by_hand(directory: Path, overrides: Mapping[str, str]) -> None:
     layout, settings = read_directory(directory, overrides)
     base_url = settings.rollouts.requests.base_url or find_urls(directory)[0] + "/v1"
     asyncio.run(_run(layout, settings, base_url))
-    Console().print(f"report: {layout.rollouts / 'report.html'}", highlight=False)
+    console().print(f"report: {layout.rollouts / 'report.html'}")
 
 
 async def _run(layout: Layout, settings: Settings, base_url: str) -> None:
-    ending, console = asyncio.Event(), Console()
+    ending, to = asyncio.Event(), Console()
     bars: list[ProgressBar] = []
 
     def watch(plan: Plan, journal: Journal) -> ProgressBar:
-        bars.append(ProgressBar(console, plan.episodes, journal.ended()))
+        bars.append(ProgressBar(to, plan.episodes, journal.ended()))
         return bars[0]
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from rich.console import Console
-
 from environments.errors import InfrastructureFailure
 from environments.tasks.public.textcraft import textcraft
 from onward.commands.demo import PRETRAINED_NAME, pretrained_settings, running_service
 from onward.commands.rollouts.by_hand import run_by_hand
 from onward.directory.layout import PRETRAINED_MODEL, SHIPPED_MODEL
+from onward.output import console
 from onward.wiring.rollouts import READABLE
 
 _TASKS: Final = Path(__file__).resolve().parents[3] / "environments" / "tasks"
@@ -72,7 +71,7 @@ def _task_sets(images: Path) -> dict[str, dict[str, list[str]]]:
     try:
         public = asyncio.run(textcraft(images / "public", _PUBLIC_OF_EACH_SPLIT))
     except InfrastructureFailure as failure:
-        Console().print(f"the public tasks are left out: {failure}", markup=False, highlight=False)
+        console().print(f"the public tasks are left out: {failure}")
         return {"own": {"folders": own}}
     return {"own": {"folders": own[: len(own) - 2 * _PUBLIC_OF_EACH_SPLIT]}, "textcraft": {"folders": [str(public)]}}
 

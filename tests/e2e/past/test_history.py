@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -66,9 +67,11 @@ def test_a_spec_is_tried_on_the_past_before_anybody_adopts_it(
     harsh.write_text('[outcomes.rejected]\ntype = "boolean"\nweight = -1.0\ndecides = true\n')
     figures = compare_specs(directories[kept], harsh, None, None, tmp_path / "figures.json")
     assert json.loads((tmp_path / "figures.json").read_text()) == figures
+    assert figures["provenance"]["versions"] == ["1", "1"]
     (whole, *_), shown = figures["comparisons"], capsys.readouterr().out
     assert (figures["turns"], whole["old"]["turns"], whole["new"]["turns"]) == (COUNT, COUNT, COUNT // 3)
     assert (whole["only_old"], whole["new"]["mean"]) == (COUNT - COUNT // 3, -1.0)
+    assert re.search(r"the same turns: .* only by the new\n", shown), "one line, however narrow"
     assert "in force" in shown
     assert "rejected" in shown
 

@@ -30,9 +30,8 @@ Doctor = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
     """Return what the command does, in this process, which has imported all of it."""
-    monkeypatch.setenv("COLUMNS", "500")
 
     def ask(directory: Path, *settings: str) -> tuple[int, str]:
         code = examine(directory, overrides_of(list(settings)))
@@ -43,7 +42,7 @@ def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_new_directory_is_well(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "onward", "doctor", str(tmp_path / "service")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"COLUMNS": "300", "PATH": "/bin"})
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": "/bin"})
     told = done.stdout
     assert (done.returncode, done.stderr) == (0, "")
     assert "wrong " not in told
@@ -244,6 +243,20 @@ def test_a_damaged_log_is_named(doctor: Doctor, tmp_path: Path) -> None:
     (directory / "log.db").unlink()
     sqlite3.connect(directory / "log.db").close()
     assert doctor(directory)[0] == 0
+
+
+@pytest.mark.parametrize(("file", "blobs"), [("log.db", False), ("store.db", False), ("log.db", True)])
+def test_looking_at_a_directory_that_is_there_makes_nothing(
+    doctor: Doctor, tmp_path: Path, file: str, *, blobs: bool
+) -> None:
+    directory, archive = tmp_path / "service", tmp_path / "archive"
+    for folder in (directory, archive, *([directory / "blobs"] if blobs else [])):
+        folder.mkdir()
+    (directory / file).touch()
+    before = sorted(tmp_path.rglob("*"))
+    code, told = doctor(directory, "archive.enabled=true", f"archive.url=file://{archive}")
+    assert code == 0, told
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_archives_place_is_tried_where_it_is_used(doctor: Doctor, tmp_path: Path) -> None:

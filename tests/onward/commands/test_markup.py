@@ -20,7 +20,6 @@ def answers(monkeypatch: pytest.MonkeyPatch, module: Any, answer: dict[str, Any]
 
 
 def test_an_alarms_workload_and_namespace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
     alarm = dict.fromkeys(("severity", "namespace", "workload", "opened_at", "meaning", "advice"), WORDS) | {
         "alarm_id": "a1",
         "state": "closed",
@@ -34,7 +33,6 @@ def test_an_alarms_workload_and_namespace(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_a_verdicts_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
     policy = {
         "version": 2,
         "state": "candidate",
@@ -52,7 +50,6 @@ def test_a_verdicts_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def test_why_an_engine_refuses(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
     replica = dict.fromkeys(("name", "state", "lane", "url"), WORDS) | {
         "serving": None,
         "target": None,
@@ -66,7 +63,6 @@ def test_why_an_engine_refuses(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_what_doctor_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
     check = doctor.Check("model", lambda: WORDS, "mend [kafka]")
 
     def fails() -> str:

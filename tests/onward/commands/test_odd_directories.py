@@ -64,7 +64,6 @@ def said_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     """Return what commands are run by, in this process, which has imported all of them."""
     for name in [name for name in os.environ if name.startswith("ONWARD_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("COLUMNS", "500")
     monkeypatch.setattr("onward.cli.keep_private", lambda: None)  # which is for good
     monkeypatch.chdir(tmp_path)
 

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from cyclopts import App
 from kept_world import COUNT, append, past
 from logged_world import MODEL, anchor_probe, make_reward
 from shown_examples import COMMANDS, DEEP, commands, of_test
@@ -37,6 +38,19 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str | int
     if file is not None:
         file.write_text(said)
     return code, said
+
+
+def unexplained(words: str, of: App) -> list[str]:
+    """Return the options that `--help` lists without a word, of a command and of those below it."""
+    arguments = () if of.default_command is None else of.assemble_argument_collection()
+    found = [f"{words} {each.name}" for each in arguments if each.show and not (each.parameter.help or "").strip()]
+    below = (name for name in of if not name.startswith("-"))
+    return found + [each for name in below for each in unexplained(f"{words} {name}", of[name])]
+
+
+def test_help_explains_every_option() -> None:
+    assert "rollback" in list(app)
+    assert unexplained("onward", app) == []
 
 
 def test_what_pages_show_can_be_done_in_a_directory(

@@ -7,7 +7,7 @@ from model_configs import TINY, complete
 
 from core.errors import ConfigError
 from core.settings import Settings, load_settings
-from onward.profiles.init import init
+from onward.profiles.init import init, profile_of
 
 
 def made_of(tmp_path: Path, name: str) -> Path:
@@ -25,6 +25,8 @@ def test_the_file_says_what_was_chosen(tmp_path: Path, capsys: pytest.CaptureFix
     told = capsys.readouterr().out
     assert "134,515,008 parameters" in told
     assert "memory of the learner" in told
+    for choice in profile_of(model, "cpu", memory_gb=24)[2].choices:
+        assert choice.why in told, "no line is folded where nobody looks"
 
 
 def test_settings_for_cards_are_read_back(tmp_path: Path) -> None:

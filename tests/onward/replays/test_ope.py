@@ -22,7 +22,7 @@ from learner.model.policy_model import PolicyModel
 from learner.off_policy.log_ratios import logged_turns
 from learner.sequences.scored import ScoredTurn
 from onward.cli import app
-from onward.commands.output import console
+from onward.output import console
 from onward.replays.estimates.held_out import is_held_out
 from onward.replays.estimates.ope import show
 from onward.wiring.foundation import open_foundation

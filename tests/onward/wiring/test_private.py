@@ -98,10 +98,7 @@ def test_no_command_asks_a_proxy_for_this_machine(monkeypatch: pytest.MonkeyPatc
     assert seen == ["intern,localhost,127.0.0.1,::1"]
 
 
-def test_the_doctor_shows_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
+def test_the_doctor_shows_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     environment = {
         "ONWARD_BLOBS": "nothing://onward:pass-of-blobs@host/blobs",
         "ONWARD_API__USER_HASH_KEY": "key-of-hash",

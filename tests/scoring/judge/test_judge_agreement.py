@@ -203,7 +203,7 @@ def store_a_past(world: Any, events: Any, count: int) -> None:
 
 def command(directory: Path, *options: str) -> str:
     line = [sys.executable, "-m", "onward", "judge", "agreement", str(directory), *options]
-    done = subprocess.run(line, capture_output=True, text=True, check=True, env={"COLUMNS": "200", "PATH": "/bin"})
+    done = subprocess.run(line, capture_output=True, text=True, check=True, env={"PATH": "/bin"})
     return done.stdout
 
 
@@ -211,6 +211,7 @@ def test_the_command_tells_it_by_version(world: Any, events: Any) -> None:
     store_a_past(world, events, 240)
     told = json.loads(command(world.directory, "--json"))
     assert told["outcome"] == "judgement"
+    assert told["provenance"]["command"] == f"onward judge agreement {world.directory} --json"
     everything = [each for each in told["agreements"] if each["against"] == ALL]
     assert [(each["version"], each["pairs"]) for each in everything] == [("m/1", 120), ("m/2", 120)]
     for each in everything:
@@ -225,10 +226,10 @@ def test_the_command_tells_it_by_version(world: Any, events: Any) -> None:
 
 def test_the_tables_and_what_is_too_little(world: Any, events: Any, capsys: pytest.CaptureFixture[str]) -> None:
     show_agreement(world.directory, {}, as_json=False)
-    assert "no turn has both 'judgement'" in " ".join(capsys.readouterr().out.split())
+    assert "no turn has both 'judgement' by a judge and an outcome to hold it against\n" in capsys.readouterr().out
     store_a_past(world, events, 140)
     show_agreement(world.directory, {}, as_json=False)
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
     assert "Calibration of m/1" in shown
     assert "0.67" in shown
     assert "-: too few pairs; figures are shown from 50 on" in shown  # of each name there are 35
