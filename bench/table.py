@@ -10,6 +10,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -66,7 +67,9 @@ def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> di
 
 
 def report(name: str, rows: Sequence[Row], card: str = "") -> None:
-    """Print the table and write `bench/results/NAME.json`. `card`: the GPU that computed, if one did."""
+    """Print the table and write `bench/results/NAME.json`. `card`: the GPU that computed, if one did.
+
+    The file's `day` is that of its writing, where rows may be of earlier runs; older files have none."""
     here = f"{card}, {machine()}" if card else machine()
     table = Table("metric", "value", "unit", "against", "ratio", "goal", "holds", title=f"{name} on {here}")
     for row in rows:
@@ -81,7 +84,7 @@ def report(name: str, rows: Sequence[Row], card: str = "") -> None:
         )
     Console().print(table)
     RESULTS.mkdir(exist_ok=True)
-    content = {"machine": here, "commit": commit(), "rows": [row.written() for row in rows]}
+    content = {"machine": here, "commit": commit(), "day": day(), "rows": [row.written() for row in rows]}
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
 
 
@@ -108,6 +111,11 @@ def commit() -> str:
     """Return the commit that ran; `-dirty` when tracked files differ from it, except for results and documents."""
     version = _git("rev-parse", "--short=12", "HEAD")
     return f"{version}-dirty" if _git("status", "--porcelain", "--untracked-files=no", "--", *_CODE) else version
+
+
+def day() -> str:
+    """Return today's date in UTC, as YYYY-MM-DD."""
+    return datetime.now(UTC).date().isoformat()
 
 
 def _git(*arguments: str) -> str:

@@ -1,6 +1,7 @@
 """The rows of a model on GPUs, with figures and without."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ def test_without_a_gpu_every_row_stands_without_a_value(
     written = json.loads((tmp_path / "gpu.json").read_text())
     assert len(written["rows"]) == len(WAYS) * len(METRICS)
     assert all(row["value"] is None and row["holds"] for row in written["rows"])
+    assert datetime.fromisoformat(written["day"]).date() <= datetime.now(UTC).date()
     assert commits("gpu", written)  # `make bench-check` takes such a result
     assert "not measured" in capsys.readouterr().out
 

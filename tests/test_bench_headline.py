@@ -2,10 +2,11 @@
 
 import pytest
 
-from bench.check import commits_since
+from bench import check
+from bench.check import HEADLINE, MOST_COMMITS, State, commits_since
 from bench.headline.figures import FIGURES, Figure, middle
 from bench.headline.headline import MEASURES, checked_out, rows_of
-from bench.headline.page import BEGIN, END, page_with
+from bench.headline.page import BEGIN, END, page_with, table_of
 from bench.table import commit
 
 SECONDS = Figure("served", "demo: feedback to served", "s", "the bar", "less", 1.5)
@@ -53,3 +54,40 @@ def test_another_commit_is_measured_by_todays_measurements() -> None:
         assert (tree / "onward").is_dir()
     assert not tree.exists()
     assert "demo" in MEASURES
+
+
+@pytest.mark.parametrize(
+    ("since", "is_shown", "says"),
+    [
+        (MOST_COMMITS, True, None),
+        (MOST_COMMITS + 1, True, f"the code has changed in {MOST_COMMITS + 1} commits since the headline"),
+        (None, True, "is not in the history"),
+        (0, False, "shows another headline"),
+    ],
+)
+def test_a_headline_that_commits_passed_by_or_nobody_sees_is_an_error(
+    since: int | None, is_shown: bool, says: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def counted(commit: str) -> int | None:
+        asked.append(commit)
+        return since
+
+    found = [State("log", "a" * 12, False, None), State(HEADLINE, "b" * 12, False, ("core/queue.py",))]
+    monkeypatch.setattr(check, "states", lambda: iter(found))
+    monkeypatch.setattr(check, "commits_since", counted)
+    monkeypatch.setattr(check, "is_shown", lambda: is_shown)
+    if says is None:
+        check.main()
+    else:
+        with pytest.raises(SystemExit, match=says):
+            check.main()
+    assert asked == ["b" * 12], "a result other than the headline may be as old as it likes"
+
+
+def test_the_page_says_the_day_where_the_result_does() -> None:
+    row = {"metric": "m", "value": 1.0, "unit": "s", "against": "the bar", "ratio": 1.0, "goal": 1.0, "holds": True}
+    older = {"commit": "abc", "machine": "a machine", "rows": [row | {"spread": [1.0, 1.0]}]}
+    assert table_of(older).startswith("At abc, on a machine.\n")
+    assert table_of(older | {"day": "2026-01-31"}).startswith("At abc, 2026-01-31, on a machine.\n")

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from bench.headline.figures import FIGURES, middle
 from bench.headline.page import write_page
-from bench.table import RESULTS, commit, machine
+from bench.table import RESULTS, commit, day, machine
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURES = ("demo", "api", "engine", "log", "scorer", "monitors", "start")
@@ -116,7 +116,7 @@ def show(found: Found, before: Found | None, against: str | None) -> list[str]:
 
 
 def write(found: Found, before: Found | None, against: str | None) -> None:
-    content: dict[str, object] = {"machine": machine(), "commit": commit()}
+    content: dict[str, object] = {"machine": machine(), "commit": commit(), "day": day()}
     content |= {} if against is None else {"against": against}
     content["rows"] = rows_of(found, before)
     (RESULTS / "headline.json").write_text(json.dumps(content, indent=2) + "\n")

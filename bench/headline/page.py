@@ -1,7 +1,9 @@
 """The headline's rows as a table of `docs/results.md`, and whether they are there as they were measured."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bench.table import RESULTS
 
@@ -11,9 +13,14 @@ BEGIN, END = "<!-- headline: made by `make bench-headline` -->", "<!-- end of he
 
 def table() -> str:
     """Return the rows of `bench/results/headline.json` as Markdown."""
-    content = json.loads((RESULTS / "headline.json").read_text())
+    return table_of(json.loads((RESULTS / "headline.json").read_text()))
+
+
+def table_of(content: Mapping[str, Any]) -> str:
+    """Return a headline as Markdown; one of before the day was written down does not say it."""
     before = content.get("against")
-    lines = [f"At {content['commit']}, on {content['machine']}.", ""]
+    when = f", {content['day']}" if "day" in content else ""
+    lines = [f"At {content['commit']}{when}, on {content['machine']}.", ""]
     heads = ["figure", "now", "spread", *([f"at {before}"] if before else []), "against", "goal", "holds"]
     lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for row in content["rows"]:

@@ -25,8 +25,10 @@ from core.ports import Blobs
 
 _CHECKSUM_BYTES = 32
 _LEAST_REST = 1e-6  # probability: what float32 leaves of 1 minus a sum
+_ROUNDED = 1e-4  # nats: what float32 leaves of a mean over all places, and of a log-probability that is 0
 
 Logprobs = Sequence[Sequence[float]]
+Choices = Sequence[Sequence[Sequence[float]]]
 Floats = NDArray[np.float64]
 Nearer = Literal["own", "parent", "indistinguishable"]
 
@@ -94,6 +96,7 @@ class ProbeRecord(ProbeSet, frozen=True, kw_only=True):
     finite: bool  # all log-probabilities of the whole vocabulary, in all N places
     dtype: str  # that the publisher computed in, as torch names it
     weights_digest: str
+    entropies: tuple[tuple[float, ...], ...] = ()  # P x (L - 1), nats: of each place; none in records of before
 
     def __post_init__(self) -> None:
         places = [len(row) - 1 for row in self.token_ids]
@@ -101,6 +104,19 @@ class ProbeRecord(ProbeSet, frozen=True, kw_only=True):
             raise ValueError("a probe needs texts of two tokens at least")
         if any([len(row) for row in rows] != places for rows in (self.choices, self.logprobs, self.choice_logprobs)):
             raise ValueError("every token of the probe but a text's first needs a log-probability and choices")
+        if self.entropies and [len(row) for row in self.entropies] != places:
+            raise ValueError("every token of the probe but a text's first needs an entropy, or none has one")
+        sizes = {len(place) for rows in (self.choices, self.choice_logprobs) for row in rows for place in row}
+        if len(sizes) != 1:
+            raise ValueError("every token of the probe but a text's first needs equally many choices")
+
+
+class Answers(NamedTuple):
+    """What an engine computes of a probe's texts, in the shapes of a record."""
+
+    logprobs: Logprobs
+    choice_logprobs: Choices
+    entropies: Logprobs
 
 
 class ProbeComparison(msgspec.Struct, frozen=True):
@@ -162,10 +178,41 @@ def agrees(measured: Logprobs, record: ProbeRecord, served_dtype: str) -> ProbeC
         count = int((~np.isfinite(measured_N)).sum())
         return ProbeComparison(False, f"{count} of {len(measured_N)} log-probabilities are not finite")
     gaps_N = np.abs(measured_N - recorded_N)
-    found = (gaps_N / np.maximum(1.0, np.abs(recorded_N))).max() if dtype.by_token else gaps_N.mean()
-    statistic = "largest" if dtype.by_token else "mean"
-    why = f"the {statistic} difference from the record is {found:.3g} nats, the limit in {served_dtype} {dtype.limit:g}"
-    return ProbeComparison(bool(found <= dtype.limit), why)
+    return _within(gaps_N / np.maximum(1.0, np.abs(recorded_N)) if dtype.by_token else gaps_N, served_dtype)
+
+
+def agrees_whole(measured: Answers, record: ProbeRecord, served_dtype: str) -> ProbeComparison:
+    """Return whether all is as recorded that `figures` is made of: what `agrees` says, the choices, and the entropies.
+
+    They are held to the same limit. The gap of a place's choices is the mean of theirs and of the rest's, each weighed
+    by its probability, the measured or the recorded, whichever is more: what rounding moves a token drawn there by, and
+    what KL can be moved by. An entropy is a mean over the vocabulary, so that less of the rounding is left in it.
+    Entropies are not compared where the record has none, and the record's `entropy` has to be their mean. Raises as
+    `agrees`, and WeightsError when choices or entropies are of other texts."""
+    verdict = agrees(measured.logprobs, record, served_dtype)
+    if not verdict:
+        return verdict
+    recorded_NK, measured_NK = _choices(record.choice_logprobs), _choices(measured.choice_logprobs)
+    if recorded_NK.shape != measured_NK.shape:
+        raise WeightsError("the measured choices are not of the probe's texts")
+    if not (np.isfinite(recorded_NK).all() and recorded_NK.max() <= _ROUNDED):
+        return ProbeComparison(False, "choices: the record has log-probabilities that are none")
+    recorded_NC, measured_NC = _with_rest(recorded_NK), _with_rest(measured_NK)
+    weights_NC = np.exp(np.maximum(recorded_NC, measured_NC))
+    verdict = _within((weights_NC * np.abs(measured_NC - recorded_NC)).sum(-1), served_dtype, "choices: ")
+    if not verdict or not record.entropies:
+        return verdict
+    gaps_N = np.abs(_flat(measured.entropies, record) - _flat(record.entropies, record))
+    return _within(gaps_N, served_dtype, "entropies: ")
+
+
+def adds_up(record: ProbeRecord) -> ProbeComparison:
+    """Return whether the record's `entropy` is the mean of its entropies, if it has any and is of finite outputs."""
+    if not record.entropies or not record.finite:
+        return ProbeComparison(True, "there is nothing to add up")
+    mean = float(_flat(record.entropies, record).mean())
+    why = f"its entropy is {record.entropy:.3g} nats, the mean of its entropies {mean:.3g}"
+    return ProbeComparison(abs(record.entropy - mean) <= _ROUNDED, why)
 
 
 def nearer(measured: Logprobs, record: ProbeRecord, parent: ProbeRecord, served_dtype: str) -> Nearer:
@@ -183,6 +230,15 @@ def nearer(measured: Logprobs, record: ProbeRecord, parent: ProbeRecord, served_
     if not _distance(own_N, parent_N) > 2 * _dtype(served_dtype).noise:
         return "indistinguishable"
     return "own" if _distance(measured_N, own_N) < _distance(measured_N, parent_N) else "parent"
+
+
+def _within(gaps_N: Floats, served_dtype: str, of: str = "") -> ProbeComparison:
+    """Hold the differences from a record to the limit of a dtype; one that is not finite is beyond it."""
+    dtype = _dtype(served_dtype)
+    found, statistic = (gaps_N.max(), "largest") if dtype.by_token else (gaps_N.mean(), "mean")
+    limit = f"the limit in {served_dtype} {dtype.limit:g}"
+    why = f"{of}the {statistic} difference from the record is {found:.3g} nats, {limit}"
+    return ProbeComparison(bool(found <= dtype.limit), why)
 
 
 def _dtype(name: str) -> _Dtype:
@@ -221,13 +277,17 @@ def figures(record: ProbeRecord, live: ProbeRecord) -> dict[str, float]:
     _check_same_texts(record, live)
     if not record.finite:
         return {"finite": 0.0, "kl_to_live": float("nan"), "entropy": float("nan")}
-    own_NC, live_NC = _cells(record), _cells(live)
+    own_NC, live_NC = (_with_rest(_choices(each.choice_logprobs)) for each in (record, live))
     divergence = float((np.exp(own_NC) * (own_NC - live_NC)).sum(-1).mean())
     return {"finite": 1.0, "kl_to_live": max(0.0, divergence), "entropy": record.entropy}
 
 
-def _cells(record: ProbeRecord) -> Floats:
+def _choices(choice_logprobs: Choices) -> Floats:
+    """[N, K]."""
+    return np.array([place for row in choice_logprobs for place in row], dtype=np.float64)
+
+
+def _with_rest(choices_NK: Floats) -> Floats:
     """[N, K + 1]: log-probabilities of the choices, and of all else together."""
-    choices_NK = np.array([place for row in record.choice_logprobs for place in row], dtype=np.float64)
     rest_N1 = 1 - np.exp(choices_NK).sum(-1, keepdims=True)
     return np.concatenate([choices_NK, np.log(np.maximum(rest_N1, _LEAST_REST))], axis=-1)

@@ -92,6 +92,7 @@ def _record(policy: PolicyModel, probe_set: ProbeSet, weights_digest: str) -> Pr
         finite=bool(torch.isfinite(entropy_N).all()),
         dtype=str(computed_in(head_VD.device)).removeprefix("torch."),
         weights_digest=weights_digest,
+        entropies=tuple(map(tuple, entropy_N.view(wanted_PLK.shape[:-1]).tolist())),
     )
 
 

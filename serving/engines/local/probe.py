@@ -2,8 +2,9 @@
 
 Its publisher has recorded what a version answers to texts that the anchor continued (core.model.probes). The engine
 answers some of them itself, and a version that answers otherwise than was recorded does not serve; the figures of the
-gate are then those of the records. To them come recent texts of users, which no publisher has seen. A version without
-a record is computed whole. L sequences, P tokens of each, V vocabulary. It runs beside the engine's thread, with a
+gate are then those of the records, of which all that makes them is compared. To them come recent texts of users, which
+no publisher has seen. A version without a record is computed whole, and so is one whose record has an entropy that no
+text's can be compared with. L sequences, P tokens of each, V vocabulary. It runs beside the engine's thread, with a
 cache of its own."""
 
 import random
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from core.errors import WeightsError
 from core.ids import PolicyRef
-from core.model.probes import ProbeRecord, agrees, figures, probe_shape, spread
+from core.model.probes import Answers, ProbeRecord, adds_up, agrees_whole, figures, probe_shape, spread
 from serving.engines.local.attention import Row
 from serving.engines.local.model import Decoder, slot_cache
 
@@ -81,7 +82,10 @@ class Probe:
         otherwise than was recorded of it."""
         with self._lock:
             own, other = self._recorded(candidate[0], live[0])
-            found = self._computed(candidate, live) if own is None or other is None else figures(own, other)
+            if own is None or other is None or (own.finite and not own.entropies):
+                found = self._computed(candidate, live)
+            else:
+                found = figures(own, other)
             if own is not None and found["finite"] and not self._is_as_recorded(candidate, own):
                 return _NOT_FINITE
             of_users = self._of_users(candidate, live)
@@ -111,14 +115,13 @@ class Probe:
         answered = self._logprobs(candidate[1], some.token_ids)
         if not _are_finite(answered):
             return False
-        measured = [
-            answer_PV[:-1].gather(1, torch.tensor(text[1:], device=answer_PV.device)[:, None])[:, 0].tolist()
-            for answer_PV, text in zip(answered, some.token_ids, strict=True)
-        ]
         # Weights may be packed, and adapters lie beside them here and are merged there: as in half precision.
-        verdict = agrees(measured, some, "bfloat16" if "bfloat16" in (self._dtype, record.dtype) else "float16")
-        if not verdict:
-            raise WeightsError(f"version {candidate[0]} answers otherwise than its publisher recorded: {verdict.why}")
+        dtype = "bfloat16" if "bfloat16" in (self._dtype, record.dtype) else "float16"
+        for verdict in (adds_up(record), agrees_whole(_answers(answered, some), some, dtype)):
+            if not verdict:
+                raise WeightsError(
+                    f"version {candidate[0]} answers otherwise than its publisher recorded: {verdict.why}"
+                )
         return True
 
     def _computed(self, candidate: Named, live: Named) -> dict[str, float]:
@@ -180,7 +183,22 @@ def _cut(record: ProbeRecord, texts: Sequence[int], tokens: int) -> ProbeRecord:
         choices=tuple(record.choices[text][: tokens - 1] for text in texts),
         logprobs=tuple(record.logprobs[text][: tokens - 1] for text in texts),
         choice_logprobs=tuple(record.choice_logprobs[text][: tokens - 1] for text in texts),
+        entropies=tuple(record.entropies[text][: tokens - 1] for text in texts) if record.entropies else (),
     )
+
+
+def _answers(answered: Sequence[Tensor], record: ProbeRecord) -> Answers:
+    """Return what a record tells of its texts, out of what was answered to them."""
+    logprobs: list[list[float]] = []
+    choices: list[list[list[float]]] = []
+    entropies: list[list[float]] = []
+    for answer_PV, text, choices_PK in zip(answered, record.token_ids, record.choices, strict=True):
+        before_PV = answer_PV[:-1]
+        wanted_P1 = torch.tensor(text[1:], device=answer_PV.device)[:, None]
+        logprobs.append(before_PV.gather(1, wanted_P1)[:, 0].tolist())
+        choices.append(before_PV.gather(1, torch.tensor(choices_PK, device=answer_PV.device)).tolist())
+        entropies.append((-(before_PV.exp() * before_PV).sum(-1)).tolist())
+    return Answers(logprobs, choices, entropies)
 
 
 def _are_finite(each_LPV: Sequence[Tensor]) -> bool:

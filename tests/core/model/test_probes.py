@@ -15,9 +15,11 @@ from core.errors import ConfigError, WeightsError
 from core.ids import base_ref
 from core.model.beside import probe_path
 from core.model.probes import (
+    Answers,
     Logprobs,
     ProbeRecord,
     agrees,
+    agrees_whole,
     figures,
     get_probe,
     nearer,
@@ -55,6 +57,7 @@ def make_record(logp: np.ndarray = ANCHOR, **changes: object) -> ProbeRecord:
         "finite": True,
         "dtype": "float32",
         "weights_digest": "digest",
+        "entropies": (-(np.exp(logp) * logp).sum(-1)).reshape(rows).tolist(),
     }
     return msgspec.convert(fields | changes, ProbeRecord)
 
@@ -117,6 +120,8 @@ def test_a_record_of_other_weights_is_refused(blobs: FsspecBlobs) -> None:
         {"logprobs": make_record().logprobs[:-1]},
         {"choices": make_record().choices[1:]},
         {"choice_logprobs": [row[1:] for row in make_record().choice_logprobs]},
+        {"choice_logprobs": [[place[1:] for place in row] for row in make_record().choice_logprobs]},
+        {"entropies": make_record().entropies[1:]},
         {"token_ids": []},
         {"token_ids": [[1]], "logprobs": [[]], "choices": [[]], "choice_logprobs": [[]]},
     ],
@@ -153,6 +158,25 @@ def test_full_precision_grants_unlikely_tokens_their_rounding() -> None:
     far = make_record(logprobs=[[-30.0] * (TOKENS - 1)] * TEXTS)
     assert agrees(moved(far.logprobs, 2e-3), far, "float32")
     assert not agrees(moved(far.logprobs, 4e-3), far, "float32")
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_choices_count_by_their_probability_and_entropies_alike(dtype: str) -> None:
+    """To rounding an improbable choice may be anything; a lie about a probable one, in either direction, is found."""
+    record, limit = make_record(), LIMITS[dtype]
+    told = Answers(record.logprobs, record.choice_logprobs, record.entropies)
+    assert agrees_whole(told, record, dtype)
+    assert agrees_whole(told._replace(entropies=moved(record.entropies, 0.99 * limit)), record, dtype)
+    assert not agrees_whole(told._replace(entropies=moved(record.entropies, -1.01 * limit)), record, dtype)
+    for first, other, holds in ((-0.1, -0.1 - limit / 2, True), (-0.1, -6.0, False), (-6.0, -0.1, False)):
+        mine = [[[first, -15.4]] * (TOKENS - 1)] * TEXTS
+        theirs = [[[other, -15.0]] * (TOKENS - 1)] * TEXTS
+        here = make_record(choice_logprobs=theirs, choices=[[[0, 1]] * (TOKENS - 1)] * TEXTS)
+        assert bool(agrees_whole(told._replace(choice_logprobs=mine), here, dtype)) is holds
+    wild = make_record(choice_logprobs=[[[1.0] * CHOICES] * (TOKENS - 1)] * TEXTS)
+    assert not agrees_whole(told, wild, dtype)
+    with pytest.raises(WeightsError, match="choices"):
+        agrees_whole(told._replace(choice_logprobs=record.choice_logprobs[1:]), record, dtype)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])

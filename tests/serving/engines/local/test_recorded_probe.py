@@ -113,6 +113,38 @@ def test_a_version_whose_record_lies_is_refused(recording: Recording, world: Wor
     assert "otherwise" in wrong
 
 
+LIES: dict[str, Callable[[ProbeRecord], dict[str, Any]]] = {
+    "the mean difference": lambda live: {"logprobs": live.logprobs},
+    "choices": lambda live: {"choice_logprobs": live.choice_logprobs},  # its KL to the live version is nothing
+    "entropies": lambda live: {"entropies": live.entropies, "entropy": live.entropy},
+    "its entropy is": lambda live: {"entropy": live.entropy},
+}
+"""What is said of a record, by the lie."""
+
+
+def test_a_record_that_lies_in_one_thing_is_refused(recording: Recording, world: World) -> None:
+    """Each time all else is true of the version, and the lie is what is true of the one that serves."""
+    true = recording.publish(409, moved(world, 0.5))
+    put_probe(recording.blobs, base_ref(409), true)
+    assert recording.engine.probe(base_ref(409))["kl_to_live"] > 0.01
+    for number, (found, lie) in enumerate(LIES.items(), start=410):
+        recording.publish(number, moved(world, 0.5))
+        put_probe(recording.blobs, base_ref(number), msgspec.structs.replace(true, **lie(recording.first)))
+        with pytest.raises(WeightsError, match=f"version .*{number} answers otherwise .* recorded: {found}"):
+            recording.engine.probe(base_ref(number))
+
+
+def test_an_entropy_that_cannot_be_compared_is_computed(recording: Recording, world: World) -> None:
+    """Records of earlier releases have only the mean; whatever it says, the engine's own decides."""
+    true = recording.publish(420, moved(world, 0.05))
+    put_probe(recording.blobs, base_ref(420), msgspec.structs.replace(true, entropies=(), entropy=100.0))
+    assert recording.engine.probe(base_ref(420))["entropy"] == pytest.approx(true.entropy, rel=0.2)
+    lie: dict[str, Any] = {"entropies": (), "choice_logprobs": recording.first.choice_logprobs}
+    put_probe(recording.blobs, base_ref(421), msgspec.structs.replace(recording.publish(421, moved(world, 0.5)), **lie))
+    with pytest.raises(WeightsError, match="choices"):
+        recording.engine.probe(base_ref(421))
+
+
 def test_a_version_that_is_not_finite_is_found_whatever_its_record_says(recording: Recording, world: World) -> None:
     def broken(tensors: dict[str, Any]) -> None:
         moved(world, 0.01)(tensors)
