@@ -29,7 +29,7 @@ def test_what_users_held_out_can_say_stands_beside_the_figures(
     compared = compare_replays(one, other)
     assert compared["says"] == ("It would have been [bold] +0.200.", CANNOT)
     assert compared["provenance"]["replays"] == (None, None), "nobody said where these come from"
-    assert compared["provenance"]["command"].startswith("onward ")
+    assert compared["provenance"]["command"].startswith("onward")
     gains = {name: pair for name, pair in compared["figures"].items() if name.startswith("gain")}
     assert gains["gain on users held out, stated, low"] == (0.1, None)
     assert len(gains) == 9
