@@ -126,8 +126,8 @@ def test_a_canary_speaks_to_its_users_who_decide(make_world: MakeWorld, verdict:
     world.run()
     assert world.states() == {1: "live", 2: "canary"}
     assert speak(world).versions == [1] * 4
-    traffic = StoreTraffic(world.store, "local", world.release_settings)
-    units = [f"user-{number}" for number in range(60)]
+    traffic = StoreTraffic(world.store, "local", world.release_settings, world.clock)
+    units = [f"user-{number}" for number in range(120)]  # of 60, the salt leaves an arm without its twenty once in 160
     assigned = [traffic.assign(unit) for unit in units]
     assert traffic.assign(units[0]) == assigned[0], "the same user, the same arm"
     for arm, version in (("canary", 2), ("live", 1)):
