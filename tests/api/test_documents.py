@@ -10,6 +10,8 @@ from api_harness import Service, serve
 from browser import running_browser
 from playwright.sync_api import expect
 
+from core.operations.alarm_advice import ADVICE, page_of
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -45,6 +47,12 @@ def test_pages_are_found_by_their_folders(world: Service) -> None:
     assert world.http.get("/docs/settings/", headers=tag).status_code == 304
     for path in ("decisions/0001-renderer-port/", "changelog/", "rewards.toml", "images/regret.png"):
         assert world.http.get(f"/docs/{path}").status_code == 200, path
+
+
+def test_each_alarm_links_to_its_paragraph(world: Service) -> None:
+    """The paragraphs are those of the built page: what `docs` of an alarm names is there once."""
+    for page, _, anchor in (page_of(monitor).partition("#") for monitor in ADVICE):
+        assert world.http.get(f"/{page}").text.count(f'id="{anchor}"') == 1, anchor
 
 
 @pytest.mark.parametrize("path", ["nothing/", "../pyproject.toml", "%2e%2e/%2e%2e/etc/passwd", "%00", "a" * 5000, "/x"])
