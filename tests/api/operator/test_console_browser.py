@@ -172,6 +172,36 @@ def test_curves_say_their_values(open_page: OpenPage) -> None:
     expect(page.locator("#counted")).to_contain_text(f"{TURNS // 5} turns")
 
 
+def swatches(page: Page) -> list[dict[str, str]]:
+    """Return each drawn chart's series with their colours, as the legends have them."""
+    entry = "[entry.childNodes[1].data.trim(), entry.firstChild.className.replace('swatch ', '')]"
+    entries = f"found => Object.fromEntries([...found.querySelectorAll('.entry')].map(entry => {entry}))"
+    return [figure.evaluate(entries) for figure in page.locator("#curves figure:has(.entry)").all()]
+
+
+def test_a_series_has_one_colour_wherever_it_is_drawn(open_page: OpenPage) -> None:
+    page = open_page("#curves")
+    page.wait_for_selector("#learner-charts canvas")
+    before = swatches(page)
+    assert {name: each for chart in before for name, each in chart.items() if name in ("live", "canary")} == {
+        "live": "c0",
+        "canary": "c1",
+    }
+    for name in {name for chart in before for name in chart}:
+        assert len({chart[name] for chart in before if name in chart}) == 1, name
+    assert all(len(set(chart.values())) == len(chart) for chart in before)
+    page.locator("#workload").select_option("suggestion")
+    page.reload()
+    page.wait_for_selector("#learner-charts canvas")
+    assert swatches(page) == before
+    ask = "async names => Object.fromEntries((await import('./console/charts.js')).colours(names))"
+    many = ["holdback", "effort", "accepted", "rejected", "edited", "live"]
+    found = page.evaluate(ask, many)
+    assert page.evaluate(ask, many[::-1]) == found
+    assert (found["live"], found["holdback"], len(set(found.values()))) == (0, 2, len(many))
+    assert len(set(page.evaluate(ask, [f"part {number}" for number in range(9)]).values())) == 8, "all there are"
+
+
 def test_sessions_are_searched_and_their_turns_opened_by_keyboard(open_page: OpenPage) -> None:
     page = open_page("#sessions")
     expect(page.locator("#session-list .row")).to_have_count(50)
