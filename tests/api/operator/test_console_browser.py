@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from api_harness import Service, serve
 from console_pages import ADMIN, ANOTHERS, KEYS, LIVE, READER, START, OpenPage, chromium, open_page, world
-from console_world import SCRIPT, TURNS, VERSIONS, inference_id, reward, turn
+from console_world import SCRIPT, TURNS, VERSIONS, inference_id, put_rewarded, reward, some_good, turn
 from playwright.sync_api import Browser, Page, Route, expect
 
 from core.ids import SessionId
@@ -200,6 +200,19 @@ def test_a_series_has_one_colour_wherever_it_is_drawn(open_page: OpenPage) -> No
     assert page.evaluate(ask, many[::-1]) == found
     assert (found["live"], found["holdback"], len(set(found.values()))) == (0, 2, len(many))
     assert len(set(page.evaluate(ask, [f"part {number}" for number in range(9)]).values())) == 8, "all there are"
+
+
+def test_the_arms_are_drawn_apart(open_page: OpenPage, tmp_path: Path) -> None:
+    with serve(tmp_path / "service") as service:
+        for version, arm in ((1, "live"), (1, "holdback"), (2, "live"), (3, "canary")):
+            put_rewarded(service.store, version, some_good(20, version / 10), START, 0, arm=arm)
+        page = open_page("#curves", of=service)
+        entries = page.locator("figure", has_text="Reward by version").locator(".entry")
+        expect(entries).to_have_text(["holdback 0.10", "live 0.20", "canary 0.30"])
+        assert [entry.locator("i").get_attribute("class") for entry in entries.all()] == [
+            f"swatch c{number}" for number in (2, 0, 1)
+        ]
+        page.close()
 
 
 def test_sessions_are_searched_and_their_turns_opened_by_keyboard(open_page: OpenPage) -> None:
