@@ -74,7 +74,7 @@ def documents_router(directory: Path | None) -> APIRouter:
             return RedirectResponse(path.rpartition("/")[2] + "/")
         found = assets.get(path)
         if found is None:
-            raise NotFound(f"the documentation has no page {path}")
+            raise NotFound(f"the documentation has no page {path}", code="no_such_route")
         return found.answer(request, {"content-security-policy": _policy(found)})
 
     return router

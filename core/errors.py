@@ -58,12 +58,12 @@ def how_to_install(extra: str) -> str:
 
 
 class RequestError(OnwardError):
-    """The client's fault. `param` is the field at fault, `code` a stable machine-readable word."""
+    """The client's fault. `param` is the field at fault, `code` a stable word, which docs/refusals.md explains."""
 
     status = 400
     kind = "invalid_request_error"
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(self, message: str, *, param: str | None = None, code: str) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
@@ -71,7 +71,10 @@ class RequestError(OnwardError):
 
 
 class InvalidRequest(RequestError):
-    """The request is not well formed."""
+    """The request is not well formed: one of its fields, where no other code says what."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_field") -> None:
+        super().__init__(message, param=param, code=code)
 
 
 class Unauthorized(RequestError):
@@ -90,8 +93,13 @@ class NotFound(RequestError):
 
 
 class Conflict(RequestError):
+    """What is there stands against it, where no other code says what."""
+
     status = 409
     kind = "conflict_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str = "conflict") -> None:
+        super().__init__(message, param=param, code=code)
 
 
 class TooLarge(RequestError):

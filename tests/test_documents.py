@@ -12,7 +12,8 @@ import pytest
 from pydantic import BaseModel
 from shown_examples import NOT_RUN, RUN, examples
 
-from core import reward_spec, telemetry
+from core import errors, reward_spec, telemetry
+from core.errors import RequestError
 from core.grammars.library import TOO_COMPLEX
 from core.operations.fleet import OrderKind
 from core.settings import ApiKey, NamespaceSettings, Settings, TaskSetSettings, WorkloadSettings, load_settings
@@ -143,13 +144,17 @@ def test_every_example_is_run_by_a_test_or_says_why_not() -> None:
 
 
 def test_every_refusal_has_its_next_step() -> None:
-    """The page has each code that a refusal may have, once, and no other."""
+    """The page has each code that a refusal may have, once, and no other; and no refusal is without one."""
     rows = re.findall(
         r"^\| (`\w+`(?:, `\w+`)*) \| [^|]+ \| [^|]+ \|$", (ROOT / "docs" / "refusals.md").read_text(), re.M
     )
     told = [code for row in rows for code in re.findall(r"`(\w+)`", row)]
     kinds = {f"{kind}_refused" for kind in get_args(OrderKind)}
-    assert sorted(told) == sorted(codes_of_refusals() | kinds | {TOO_COMPLEX, *OF_LIMITS})
+    refusals = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, RequestError)]
+    given = {kind: inspect.signature(kind).parameters["code"].default for kind in refusals}
+    usual = {code for code in given.values() if code is not inspect.Parameter.empty}
+    assert all(isinstance(code, str) and code for code in usual), given
+    assert sorted(told) == sorted(codes_of_refusals() | usual | kinds | {TOO_COMPLEX, *OF_LIMITS})
 
 
 OF_LIMITS = ("rate_limit_exceeded", "insufficient_quota")

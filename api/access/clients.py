@@ -54,4 +54,4 @@ def count_ignored(client: str, names: tuple[str, ...]) -> None:
 
 def count_refused(namespace: Namespace | None, user_agent: str | None, protocol: Protocol, error: RequestError) -> None:
     """Count a request that asked for what it cannot have, by the error's own word; None: its caller is not known."""
-    REFUSED_REQUESTS.labels(namespace or "", client_of(user_agent), protocol, error.code or error.kind).inc()
+    REFUSED_REQUESTS.labels(namespace or "", client_of(user_agent), protocol, error.code).inc()

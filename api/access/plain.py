@@ -69,7 +69,7 @@ async def _raw_body(context: Context, request: Request) -> AsyncIterator[Raw]:
     try:
         body = await context.bodies.read(headers, request.receive)
     except ClientGone:
-        raise InvalidRequest("the body was cut off") from None
+        raise InvalidRequest("the body was cut off", code="malformed_request") from None
     try:
         if context.bodies.is_large(len(body.raw)):
             await context.reader.ask(Check("other", context.services.settings.bodies.values), body.raw)

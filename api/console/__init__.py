@@ -45,7 +45,7 @@ def console_router() -> APIRouter:
     async def part(request: Request, name: str) -> Response:
         found = assets.get(name)
         if found is None or found is page:
-            raise NotFound(f"the console has no file {name}")
+            raise NotFound(f"the console has no file {name}", code="no_such_route")
         return found.answer(request, {})
 
     return router

@@ -23,6 +23,7 @@ ErrorShape = Callable[[int, dict[str, Any]], dict[str, Any]]
 SHAPE = "onward.error_shape"
 """The name of the shape in a request's scope, where it is not OpenAI's."""
 _MOST_SAID, _OF_ITS_END = 2000, 400  # characters of a message, which may quote what a client sent
+_STATUS_CODES = {404: "no_such_route", 405: "no_such_route", 413: "body_too_large"}
 _STATUS_TYPES = {404: "not_found_error", 405: "invalid_request_error", 413: "invalid_request_error"}
 
 
@@ -32,20 +33,21 @@ def describe(error: Exception) -> tuple[int, dict[str, Any]]:
     Any error that is not ours is a 500 that tells nothing of its inside."""
     match error:
         case RequestError():
-            return error.status, _said(error.message, error.kind, error.param, error.code)
+            return error.status, _said(error.message, error.kind, error.param, code=error.code)
         case NotFinite():
-            return 503, _said(str(error), "server_error", None, "not_finite")
+            return 503, _said(str(error), "server_error", None, code="not_finite")
         case Unavailable():
-            return 503, _said(redacted(str(error)), "server_error", None, "unavailable")
+            return 503, _said(redacted(str(error)), "server_error", None, code="unavailable")
         case HTTPException():
             kind = _STATUS_TYPES.get(error.status_code, "invalid_request_error")
-            return error.status_code, _said(str(error.detail), kind, None, None)
+            code = _STATUS_CODES.get(error.status_code, "malformed_request")
+            return error.status_code, _said(str(error.detail), kind, None, code=code)
         case RequestValidationError():
             first = error.errors()[0]
             param = ".".join(str(part) for part in first["loc"][1:])
-            return 400, _said(f"{param}: {first['msg']}", "invalid_request_error", param, None)
+            return 400, _said(f"{param}: {first['msg']}", "invalid_request_error", param, code="invalid_field")
         case _:
-            return 500, _said("internal error", "server_error", None, "internal_error")
+            return 500, _said("internal error", "server_error", None, code="internal_error")
 
 
 def in_openais_shape(_status: int, said: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def install_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, answer_error)
 
 
-def _said(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
+def _said(message: str, kind: str, param: str | None, *, code: str) -> dict[str, Any]:
     bounded = None if param is None else _bounded(param)
     return {"message": _bounded(message), "type": kind, "param": bounded, "code": code}
 

@@ -71,7 +71,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     too_large: bool
     message: str
     param: str | None
-    code: str | None
+    code: str
 
     def error(self) -> RequestError:
         kind = TooLarge if self.too_large else InvalidRequest

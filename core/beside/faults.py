@@ -15,7 +15,7 @@ class FailedThere(Exception):
 class _Invalid(msgspec.Struct, tag="invalid"):
     message: str
     param: str | None
-    code: str | None
+    code: str
 
 
 class _NotFinite(msgspec.Struct, tag="not_finite"):

@@ -29,10 +29,10 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`refused`: what the library says against it, with the error's code; None: nothing."""
+    """`refused`: what the library says against it, with the error's code; None, without one: nothing."""
 
     refused: str | None = None
-    code: str | None = None
+    code: str = ""
 
 
 def main(directory: Path, longest_s: int, most_bytes: int, asked: BinaryIO, told: BinaryIO) -> None:

@@ -82,7 +82,8 @@ class KafkaEventLog:
         raw = encode(event)
         if len(raw) > self._settings.topics.max_record_bytes:
             most = self._settings.topics.max_record_bytes
-            raise TooLarge(f"a record of {len(raw)} bytes; kafka.topics.max_record_bytes is {most}")
+            said = f"a record of {len(raw)} bytes; kafka.topics.max_record_bytes is {most}"
+            raise TooLarge(said, code="body_too_large")
         return Outgoing(partition_of(event, self.partitions(topic)), key_of(event), raw)
 
     def _overdue(self) -> LogUnavailable:

@@ -139,7 +139,7 @@ class SpoolingLog:
         limit = self._log.max_record_bytes
         for raw in raws:
             if limit is not None and len(raw) > limit:  # it would stay here for ever
-                raise TooLarge(f"a record of {len(raw)} bytes; the log takes {limit}")
+                raise TooLarge(f"a record of {len(raw)} bytes; the log takes {limit}", code="body_too_large")
         payloads = tuple(_pack(_Spooled(topic, raw)) for raw in raws)
         size = sum(map(frame_bytes, payloads))
         with self._changed:

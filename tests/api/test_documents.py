@@ -81,7 +81,8 @@ def test_each_alarm_links_to_its_paragraph(world: Service) -> None:
 
 @pytest.mark.parametrize("path", ["nothing/", "../pyproject.toml", "%2e%2e/%2e%2e/etc/passwd", "%00", "a" * 5000, "/x"])
 def test_there_is_nothing_else(world: Service, path: str) -> None:
-    assert world.http.get(f"/docs/{path}", follow_redirects=False).status_code == 404
+    answer = world.http.get(f"/docs/{path}", follow_redirects=False)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_such_route")
 
 
 def test_it_is_read_and_searched_in_a_browser_without_the_internet(world: Service) -> None:

@@ -104,7 +104,7 @@ async def _take(
     except RateLimited:
         raise
     except RequestError as error:
-        return error.code or "refused"
+        return error.code
     JOINED_EVENTS.labels(report.source, joined.by).inc()
     return None
 

@@ -32,6 +32,7 @@ def refused(answer: httpx.Response, status: int, param: str | None) -> dict[str,
     error: dict[str, Any] = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["param"] == param, error
+    assert error["code"], error
     return error
 
 

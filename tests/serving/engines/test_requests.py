@@ -83,7 +83,7 @@ def test_every_field_is_read() -> None:
 @pytest.mark.parametrize("prompt", [(), (VOCABULARY,), (1, -1), (10**12, 1)])
 def test_a_prompt_that_would_break_a_server_is_refused(prompt: tuple[int, ...]) -> None:
     error = refused(prompt)
-    assert (error.param, error.code) == ("prompt_token_ids", None)
+    assert (error.param, error.code) == ("prompt_token_ids", "invalid_field")
 
 
 @given(st.integers(1, 2 * CONTEXT), st.integers(1, 2 * CONTEXT))

@@ -164,7 +164,7 @@ def test_an_error_within_a_stream_is_read() -> None:
 def test_a_refusal_names_our_field(status: int, message: str, param: str | None) -> None:
     error = refusal(WHERE, status, message)
     assert isinstance(error, InvalidRequest)
-    assert (error.message, error.param, error.code) == (message, param, None)
+    assert (error.message, error.param, error.code) == (message, param, "invalid_field")
 
 
 @pytest.mark.parametrize(
