@@ -9,13 +9,14 @@ import pytest
 
 from bench import check
 from bench.check import HEADLINE, State, against_headline
-from bench.headline.figures import FIGURES, Figure, middle
+from bench.headline.figures import FIGURES, SAID, Figure, middle
 from bench.headline.headline import MEASURES, checked_out, rows_of
 from bench.headline.page import BEGIN, END, page_with, table_of
 from bench.landings import HEAD, PAGE, BadTable, landings, passed
 from bench.table import commit
 
 SECONDS = Figure("served", "demo: feedback to served", "s", "the bar", "less", 1.5)
+TURNED_AWAY = Figure("turned_away", "demo: users turned away", "users", "the bar", "less", 0.0)
 RATE = Figure("rate", "answers", "times", "a bare server", "more", 0.6)
 
 
@@ -26,6 +27,8 @@ RATE = Figure("rate", "answers", "times", "a bare server", "more", 0.6)
         (SECONDS, [1.4, 1.6], [3.0, 3.3], False),
         (SECONDS, [1.5, 3.3], [1.4, 1.6], False),
         (SECONDS, [1.52, 1.53], [1.5, 1.51], False),
+        (TURNED_AWAY, [1.0, 2.0], [0.0, 0.0], True),
+        (TURNED_AWAY, [0.0, 0.0], [0.0, 0.0], False),
         (RATE, [0.41, 0.42], [0.5, 0.47], True),
         (RATE, [0.5, 0.47], [0.41, 0.42], False),
     ],
@@ -41,7 +44,14 @@ def test_rows_have_their_spread_and_what_was_before() -> None:
     (row,) = rows_of(found, before)
     assert (row["value"], row["spread"], row["before"], row["holds"]) == (1.5, [1.0, 2.0], 3.0, True)
     assert middle([4.0, 1.0, 2.0]) == 2.0
+    for users, holds in (([0.0, 0.0], True), ([0.0, 1.0], False)):
+        (row,) = rows_of({"turned_away": users}, None)
+        assert (row["holds"], row["goal"], row["ratio"]) == (holds, 0.0, None)
     assert len({figure.name for figure in FIGURES}) == len({figure.metric for figure in FIGURES}) == len(FIGURES)
+
+
+def test_every_figure_of_the_demo_is_taken_of_its_report() -> None:
+    assert sorted(SAID.values()) == sorted(figure.name for figure in FIGURES if figure.metric.startswith("demo: "))
 
 
 def test_rows_stand_between_their_marks() -> None:
