@@ -277,7 +277,7 @@ def test_a_model_that_learns_nothing_fails_and_what_is_lost_is_told(
     service: ScriptedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.script.forgets = True
-    code, written = run_program(service, tmp_path, monkeypatch, "--seconds", "0.6", "--rate", "50")
+    code, written = run_program(service, tmp_path, monkeypatch, "--seconds", "1.5", "--rate", "50")
     assert code == 1
     assert (written["quality_start"], written["lost_turns"], written["failed_requests"]) == (1.0, 1, 0)
 
