@@ -17,6 +17,9 @@ from core.errors import InvalidRequest
 from core.events import Outcome, TokenRange, ToolCallTarget
 from core.ids import RESERVED, InferenceId, OutcomeId, SessionId, is_uuid, new_outcome_id
 
+MOST_VALUES = 64
+"""More JSON values than one report can have, each tag and each number of a range counted."""
+_LONGEST_USER = 16_384
 _MOST_TOKENS = 1 << 31
 _TEXTS = ("final_text", "diff", "snapshot")
 Text = Annotated[str, Meta(max_length=512)]
@@ -33,7 +36,7 @@ class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     feedback_id: Text | None = None
     inference_id: Text | None = None
     session_id: Text | None = None
-    user: str | None = None
+    user: Annotated[str, Meta(max_length=_LONGEST_USER)] | None = None
     metric_name: Text
     value: bool | float | str | msgspec.UnsetType = msgspec.UNSET
     final_text: str | None = None
