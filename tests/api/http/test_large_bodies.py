@@ -110,6 +110,7 @@ HOSTILE: dict[str, tuple[str, bytes, int]] = {
         b'{"inference_id": "a", "metric_name": "rating", "value": 1, "user": "%s"}' % (b"a" * (4 * MIB - 100)),
         400,
     ),
+    "biases": (CHAT, chat(user(b"hi"), b', "logit_bias": {%s}' % b",".join(b'"%d":1' % n for n in range(30_000))), 400),
     "a name for sixteen turns": (
         CHAT,
         chat(b'{"role": "user", "name": "%s", "content": "hi"}' % (b"a" * 300_000), b', "n": 16'),

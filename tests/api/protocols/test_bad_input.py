@@ -78,6 +78,7 @@ def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
         ({"stop": [1]}, "stop[0]"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias[...]"),
+        ({"logit_bias": dict.fromkeys(map(str, range(1025)), 1)}, "logit_bias"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"frequency_penalty": 3}, "frequency_penalty"),
