@@ -81,7 +81,7 @@ async def said_by(context: Context, body: FeedbackBody, named: NamedTurn) -> Sai
     if not isinstance(body.value, msgspec.UnsetType):
         check_value(services.spec, body.metric_name, body.value)
         if services.spec.roles.get(body.metric_name) == "demonstration" and named.inference_id is not None:
-            return await demonstrated(named, services.renderer, body.tool_call_id, str(body.value))
+            return await demonstrated(context, named, body.tool_call_id, str(body.value))
         return Said(body.value)
     (field,), text = texts, getattr(body, texts[0])
     measure = check_measured(services.spec, body.metric_name, field, text)
@@ -89,7 +89,7 @@ async def said_by(context: Context, body: FeedbackBody, named: NamedTurn) -> Sai
         raise InvalidRequest(f"{field}: only for an inference", param=field)
     if body.evidence is not None:
         raise InvalidRequest(f"evidence: leave it out, since {field} is the evidence", param="evidence")
-    return await measured(named, services.renderer, body.tool_call_id, field, text, measure)
+    return await measured(context, named, body.tool_call_id, field, text, measure)
 
 
 def outcome_of(context: Context, identity: Identity, body: FeedbackBody, said: Said) -> Outcome:

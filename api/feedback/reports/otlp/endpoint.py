@@ -4,7 +4,6 @@ Of an export only the events in the table are read: what a user decided becomes 
 `POST /v1/feedback`. What can be joined to no turn is counted, and said in the answer's `partial_success`. Spans tell
 which names of a client belong to which answer, and their events are read like those that are logged."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -92,7 +91,8 @@ class OtlpEndpoint:
             held.callback(body.release)
             content: Raw = body.raw
             if wire.is_compressed(headers):
-                content = await asyncio.to_thread(wire.decompressed, content, services.settings.bodies.max_bytes)
+                most = services.settings.bodies.max_bytes
+                content = await self._context.aside.run(partial(wire.decompressed, content, most))
                 held.enter_context(self._room_for(len(content)))
             said = await self._read(media, content)
             await link(self._context, identity, said.links)
@@ -111,10 +111,10 @@ class OtlpEndpoint:
             bodies.give(counted)
 
     async def _read(self, media: bytes, content: Raw) -> _Said:
-        """Read the message on a thread, one large message after the other. Raises RequestError."""
+        """Read the message on a thread, one message after the other. Raises RequestError."""
         understand = partial(self._understand, media, content, self._context.services.clock.now())
         if not self._context.bodies.is_large(len(content)):
-            return await asyncio.to_thread(understand)
+            return await self._context.aside.run(understand)
         if media == JSON:
             return await read_large_apart(self._context, "other", content, understand)
         return await self._context.reader.away(understand)

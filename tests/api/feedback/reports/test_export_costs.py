@@ -4,7 +4,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from api_harness import Service, serve, wait_for
 from exports import SPEC, Program, counted, said, turn_with_call
+from opentelemetry.exporter.otlp.proto.http import Compression
 from sqlalchemy import Engine
 from sqlalchemy.event import listen, remove
 
 from api.feedback.reports import window
 from api.feedback.reports.otlp import endpoint
 from api.feedback.side_by_side import SLICE
+from api.http.background import Aside
 from core.ids import Namespace
 from core.store.turns import MadeTurn
 
@@ -154,6 +156,30 @@ def test_the_turns_are_looked_through_once_for_all_calls(service: Service, monke
         codex.log(event__name="codex.tool_decision", decision="denied", source="User", call_id=call)
     assert codex.send_logs() == (29, "became no outcome of any turn: unknown_tool_call 29")
     assert looked == [1, 1], "those of now, and with all that were on their way"
+
+
+def test_what_clients_make_long_runs_one_at_a_time(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the threads on which others read the store would else be taken by small exports, or by texts to compare."""
+    asked: list[str] = []
+    run = Aside.run
+
+    async def note(self: Aside, work: Callable[[], Any]) -> Any:
+        asked.append(getattr(work, "func", work).__name__)
+        return await run(self, work)
+
+    monkeypatch.setattr(Aside, "run", note)
+    inference_id, _ = turn_with_call(service)
+    answer = service.chat("hi").headers["x-onward-inference-id"]
+    service.turn(answer)
+    program = Program(service)
+    program.log(event__name="copilot_chat.edit.feedback", outcome="accepted", request_id=inference_id)
+    program.send_logs(Compression.Gzip)
+    of_answer = {"inference_id": answer, "metric_name": "edited"}
+    for text in ({"final_text": "x"}, {"diff": "@@ -1 +1 @@"}):
+        service.post("/v1/feedback", {**of_answer, **text})
+    service.post("/v1/feedback", {**of_answer, "metric_name": "survived_1h", "snapshot": "x"})
+    service.post("/v1/continue/data", {"name": "toolUsage", "data": {"accepted": True, "toolCallId": "x"}})
+    assert asked == ["decompressed", "_understand", "_edited", "_edited", "_survived", "digest_of"]
 
 
 @contextmanager
