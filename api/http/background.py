@@ -1,7 +1,7 @@
-"""Background work that must end although the request that started it was given up."""
+"""Work apart from a request: what must end although the request was given up, and what clients make long."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -27,3 +27,30 @@ class Background:
         """Wait until all tasks have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+
+class Aside:
+    """A thread for what clients make long, though their bodies are small: exports, and texts that are compared.
+
+    There is one at a time. The threads on which everybody reads the store are few, and each that computes takes the
+    interpreter from the event loop: many at once would stop others."""
+
+    def __init__(self) -> None:
+        self._one = asyncio.Lock()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what the work makes, after the work that came before. Raises as it does."""
+        async with self._one:
+            return await to_its_end(asyncio.to_thread(work))
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Return what the work makes. Who is cancelled meanwhile waits, and the next in line with him.
+
+    A thread cannot be ended, and the process would have to start again: else hang-ups would cost all others that."""
+    begun = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(begun)
+    except asyncio.CancelledError:
+        await asyncio.gather(begun, return_exceptions=True)
+        raise
