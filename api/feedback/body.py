@@ -71,7 +71,7 @@ def check_body(context: Context, body: FeedbackBody) -> None:
         raise InvalidRequest(what, param="feedback_id", code="reserved_id")
 
 
-async def said_by(context: Context, body: FeedbackBody, named: NamedTurn) -> Said:
+async def said_by(context: Context, identity: Identity, body: FeedbackBody, named: NamedTurn) -> Said:
     """Return the given value, or the one computed from the text that is there instead, and which edits that text is."""
     services = context.services
     texts = [name for name in _TEXTS if getattr(body, name) is not None]
@@ -81,7 +81,7 @@ async def said_by(context: Context, body: FeedbackBody, named: NamedTurn) -> Sai
     if not isinstance(body.value, msgspec.UnsetType):
         check_value(services.spec, body.metric_name, body.value)
         if services.spec.roles.get(body.metric_name) == "demonstration" and named.inference_id is not None:
-            return await demonstrated(context, named, body.tool_call_id, str(body.value))
+            return await demonstrated(context, identity, named, body.tool_call_id, str(body.value))
         return Said(body.value)
     (field,), text = texts, getattr(body, texts[0])
     measure = check_measured(services.spec, body.metric_name, field, text)
@@ -89,7 +89,7 @@ async def said_by(context: Context, body: FeedbackBody, named: NamedTurn) -> Sai
         raise InvalidRequest(f"{field}: only for an inference", param=field)
     if body.evidence is not None:
         raise InvalidRequest(f"evidence: leave it out, since {field} is the evidence", param="evidence")
-    return await measured(context, named, body.tool_call_id, field, text, measure)
+    return await measured(context, identity, named, body.tool_call_id, field, text, measure)
 
 
 def outcome_of(context: Context, identity: Identity, body: FeedbackBody, said: Said) -> Outcome:

@@ -1,7 +1,7 @@
 """Work apart from a request: what must end although the request was given up, and what clients make long."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -33,15 +33,32 @@ class Aside:
     """A thread for what clients make long, though their bodies are small: exports, and texts that are compared.
 
     There is one at a time. The threads on which everybody reads the store are few, and each that computes takes the
-    interpreter from the event loop: many at once would stop others."""
+    interpreter from the event loop: many at once would stop others. Each caller has one piece in the common line, and
+    its others wait in its own: whoever sends many keeps nobody else waiting for longer than one of each takes."""
 
     def __init__(self) -> None:
         self._one = asyncio.Lock()
+        self._lines: dict[Hashable, _Line] = {}
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Return what the work makes, after the work that came before. Raises as it does."""
-        async with self._one:
-            return await to_its_end(asyncio.to_thread(work))
+    async def run(self, caller: Hashable, work: Callable[[], T]) -> T:
+        """Return what the work makes, after the caller's work that came before. Raises as it does."""
+        line = self._lines.setdefault(caller, _Line())
+        line.length += 1
+        try:
+            async with line.head, self._one:
+                return await to_its_end(asyncio.to_thread(work))
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[caller]
+
+
+class _Line:
+    """The work of one caller; the piece that holds `head` waits in the common line, or runs."""
+
+    def __init__(self) -> None:
+        self.head = asyncio.Lock()
+        self.length = 0
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:

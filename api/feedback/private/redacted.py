@@ -32,7 +32,7 @@ async def redact_feedback(context: Context, identity: Identity, body: FeedbackBo
         return [redaction.text(text) for text in texts.values()]
 
     is_slow = context.redactors.is_slow(identity.namespace, size)
-    redacted = await context.aside.run(redact) if is_slow else redact()
+    redacted = await context.aside.run(identity.caller, redact) if is_slow else redact()
     for name, text in zip(texts, redacted, strict=True):
         setattr(body, name, text)
     if body.tags:

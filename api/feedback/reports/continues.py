@@ -70,7 +70,7 @@ async def _take(context: Context, identity: Identity, event: ContinueData) -> di
     if not outcomes:
         return {"status": "ignored"}
     await admit(context.services.live_state, identity)  # what is looked for costs a look, also where it is not found
-    digest = await context.aside.run(partial(digest_of, [event.name, event.data]))
+    digest = await context.aside.run(identity.caller, partial(digest_of, [event.name, event.data]))
     clues = _clues(event.data, at)
     reports = [
         Report(source=_SOURCE, metric=metric, value=value, clues=clues, digest=digest) for metric, value in outcomes

@@ -25,7 +25,7 @@ def test_one_runs_at_a_time_also_where_its_client_is_gone(monkeypatch: pytest.Mo
 
         monkeypatch.setattr(background.asyncio, "to_thread", on_thread)
         aside = background.Aside()
-        first, second, third = (asyncio.create_task(aside.run(lambda name=name: name)) for name in "abc")
+        first, second, third = (asyncio.create_task(aside.run(name, lambda name=name: name)) for name in "abc")
         await others()
         first.cancel()
         await others()
@@ -38,3 +38,15 @@ def test_one_runs_at_a_time_also_where_its_client_is_gone(monkeypatch: pytest.Mo
     seen, is_answered = asyncio.run(run())
     assert seen == [f"{name} {what}" for name in "abc" for what in ("begins", "ends")]
     assert is_answered
+
+
+def test_who_brings_many_pieces_of_work_keeps_others_waiting_for_one() -> None:
+    async def run() -> list[str]:
+        aside, seen = background.Aside(), list[str]()
+        many = [aside.run("she", lambda number=number: seen.append(f"hers {number}")) for number in range(5)]
+        await asyncio.gather(*many, aside.run("he", lambda: seen.append("his")))
+        return seen
+
+    seen = asyncio.run(run())
+    assert seen.index("his") == 1
+    assert [each for each in seen if each != "his"] == [f"hers {number}" for number in range(5)], "in their order"

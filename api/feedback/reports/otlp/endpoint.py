@@ -5,7 +5,7 @@ Of an export only the events in the table are read: what a user decided becomes 
 which names of a client belong to which answer, and their events are read like those that are logged."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
@@ -92,9 +92,9 @@ class OtlpEndpoint:
             content: Raw = body.raw
             if wire.is_compressed(headers):
                 most = services.settings.bodies.max_bytes
-                content = await self._context.aside.run(partial(wire.decompressed, content, most))
+                content = await self._context.aside.run(identity.caller, partial(wire.decompressed, content, most))
                 held.enter_context(self._room_for(len(content)))
-            said = await self._read(media, content)
+            said = await self._read(identity.caller, media, content)
             await link(self._context, identity, said.links)
             refused = said.refused + await self._report(identity, said)
         return _answer(refused, said.unlinked, is_logs=self._is_logs)
@@ -110,11 +110,11 @@ class OtlpEndpoint:
         finally:
             bodies.give(counted)
 
-    async def _read(self, media: bytes, content: Raw) -> _Said:
+    async def _read(self, caller: Hashable, media: bytes, content: Raw) -> _Said:
         """Read the message on a thread, one message after the other. Raises RequestError."""
         understand = partial(self._understand, media, content, self._context.services.clock.now())
         if not self._context.bodies.is_large(len(content)):
-            return await self._context.aside.run(understand)
+            return await self._context.aside.run(caller, understand)
         if media == JSON:
             return await read_large_apart(self._context, "other", content, understand)
         return await self._context.reader.away(understand)

@@ -163,9 +163,9 @@ def test_what_clients_make_long_runs_one_at_a_time(service: Service, monkeypatch
     asked: list[str] = []
     run = Aside.run
 
-    async def note(self: Aside, work: Callable[[], Any]) -> Any:
+    async def note(self: Aside, caller: object, work: Callable[[], Any]) -> Any:
         asked.append(getattr(work, "func", work).__name__)
-        return await run(self, work)
+        return await run(self, caller, work)
 
     monkeypatch.setattr(Aside, "run", note)
     inference_id, _ = turn_with_call(service)
