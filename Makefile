@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install reasoning clients demo rollouts run docs services services-down browser sandbox ide unit test quick timed verify verify-parts deep deep-parts soak faults hostile check bench bench-headline gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
-install: $(VENV)/.installed build/native/.made
+install: $(VENV)/.installed build/native/.made build/site.made
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -41,6 +41,10 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 # Where it cannot be compiled, which is no failure, the next install tries again.
 build/native/.made: serving/engines/local/native/step.cpp serving/engines/local/native/library.py $(VENV)/.installed
 	@if $(BIN)/python -c 'import sys; from serving.engines.local.native.library import main; sys.exit(main())'; then touch $@; fi
+
+# What the service shows at /docs. A page at work that leads nowhere fails `make docs`, and no installation.
+build/site.made: mkdocs.yml README.md CHANGELOG.md onward/rewards.toml deploy/docs/hooks.py $(shell find docs/) | $(VENV)/.installed
+	@if NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build >/dev/null 2>&1; then touch $@; else echo "The documentation is not as it should be: make docs says why"; fi
 
 reasoning: $(VENV)/.reasoning ## reasoning-gym, whose questions are tasks for agents; needs a C compiler and the headers of Python
 
@@ -58,7 +62,7 @@ run: install ## the service alone, on DIR, until stopped
 	$(BIN)/onward run $(DIR)
 
 docs: install ## the documentation as a site in build/site, which the service shows at /docs; broken links are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@$(MAKE) --no-print-directory -q build/site.made || NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 services: ## Kafka, PostgreSQL and Redis in build/services, for tests and a first look; settings in build/services/services.env
 	@$(PYTHON) -m deploy.services up

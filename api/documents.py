@@ -1,4 +1,4 @@
-"""The documentation at `GET /docs`, as `make docs` built it. It has nobody's data, so it needs no key.
+"""The documentation at `GET /docs`, as `make install` built it. It has nobody's data, so it needs no key.
 
 Its scripts are its own files, and the few inline ones of each page, which are allowed by their digests: no others
 run."""
@@ -7,7 +7,9 @@ import asyncio
 import base64
 import hashlib
 import mimetypes
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
@@ -16,9 +18,15 @@ from fastapi.responses import PlainTextResponse, RedirectResponse
 from api.http.assets import Asset, make_asset
 from core.errors import NotFound
 
-NOT_BUILT = (
-    "The documentation is not built here: `make docs` in the checkout builds it.\nThe API is at /openapi.json.\n"
-)
+_CHECKOUT = Path(__file__).resolve().parents[1]
+_BUILDERS = ("mkdocs", "material")  # packages, of the extra `docs`
+_NOT_BUILT = """\
+The documentation is not built here. In the checkout that this service runs from, with the Python that runs it:
+
+{commands}
+
+Then load this page again, which shows it. The API is at /openapi.json.
+"""
 
 
 class Site:
@@ -36,6 +44,18 @@ class Site:
         return self._assets
 
 
+def commands_to_build(python: Path = Path(sys.executable)) -> list[str]:
+    """Return what to type in the checkout, by what the Python has that runs the service.
+
+    Strangers read it: of a Python elsewhere they are not told where it is."""
+    name = python.relative_to(_CHECKOUT).as_posix() if python.is_relative_to(_CHECKOUT) else python.name
+    build = f"{name} -m mkdocs build"
+    if all(find_spec(package) for package in _BUILDERS):
+        return [build]
+    install = f"{name} -m pip install" if find_spec("pip") else f"uv pip install --python {name}"
+    return [f"{install} -e '.[docs]'", build]
+
+
 def documents_router(directory: Path | None) -> APIRouter:
     router = APIRouter(include_in_schema=False)
     site = Site(directory)
@@ -48,7 +68,8 @@ def documents_router(directory: Path | None) -> APIRouter:
     async def document(request: Request, path: str) -> Response:
         assets = await asyncio.to_thread(lambda: site.assets)
         if not assets:
-            return PlainTextResponse(NOT_BUILT, 404)
+            commands = "\n".join(f"    {command}" for command in commands_to_build())
+            return PlainTextResponse(_NOT_BUILT.format(commands=commands), 404)
         if path and path + "/" in assets:
             return RedirectResponse(path.rpartition("/")[2] + "/")
         found = assets.get(path)

@@ -6,13 +6,33 @@ const HEIGHT = 206, COLOURS = 8, FAINT = "2e", FONT = "11px system-ui";
 const UNSEEN = { width: 0, stroke: "transparent", spanGaps: true, points: { show: false } };
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const OF_ARMS = { live: 0, canary: 1, holdback: 2 };
+const SEED = 2166150354, PRIME = 16777619, SHIFT = 29;  // FNV-1a; by this seed no names meet that the page's own charts have
+
+const wanted = name => Object.hasOwn(OF_ARMS, name) ? OF_ARMS[name]
+  : [...name].reduce((sum, letter) => Math.imul(sum ^ letter.codePointAt(0), PRIME), SEED) >>> SHIFT;
+
+/** Each name's colour, which follows from the name: the same in every chart, and after a reload. Where names of one chart
+ * want the same, the arms come first, then the alphabet: a later one takes the next that is free, as long as one is. */
+export function colours(names) {
+  const found = new Map(), taken = new Set();
+  const place = name => [!Object.hasOwn(OF_ARMS, name), name];
+  const inTurn = [...names].map(place).sort(([one, name], [other, next]) => one - other || (name < next ? -1 : 1));
+  for (const [, name] of inTurn) {
+    let number = wanted(name);
+    while (taken.has(number) && taken.size < COLOURS) number = (number + 1) % COLOURS;
+    found.set(name, number);
+    taken.add(number);
+  }
+  return found;
+}
 
 /** One figure. `over`: "time" (seconds since 1970) or "version". `unit`: what the y axis counts; `show` makes a value's
  * words; `range` of that axis, where it is fixed; `lacks`: what has to come before there is anything to draw. */
 export class Chart {
   constructor(title, note, { over, unit, show, range = null, lacks = "a turn that has a reward" }) {
     Object.assign(this, { over, unit, show, range, lacks, plot: null, names: [], shaded: [], dotted: [], marks: [], data: [[]] });
-    this.colours = new Map();  // a series keeps its own, whatever comes or goes beside it
+    this.colours = new Map();
     this.legend = make("div", "legend");
     this.plane = make("div", "plane");
     this.figure = make("figure", "card", make("figcaption", "", make("h3", "", title), make("small", "", note)),
@@ -28,7 +48,7 @@ export class Chart {
   draw(xs, lines, { bands = {}, dots = {}, marks = [] } = {}) {
     this.marks = marks;
     const names = Object.keys(lines);
-    for (const name of names) if (!this.colours.has(name)) this.colours.set(name, this.colours.size % COLOURS);
+    this.colours = colours(names);
     const shaded = names.filter(name => bands[name]), dotted = names.filter(name => dots[name]);
     this.data = [xs, ...Object.values(lines), ...shaded.flatMap(name => bands[name]), ...dotted.map(name => dots[name])];
     if (!names.some(name => lines[name].some(value => value !== null))) return this.empty();

@@ -14,7 +14,7 @@ from api.access.services import ApiServices
 from api.access.trail import Note, note_of
 from api.turns.lookup import read
 from core.errors import Conflict, InvalidRequest, NotFound
-from core.operations.alarm_advice import ADVICE
+from core.operations.alarm_advice import ADVICE, page_of
 from core.operations.alarms import StoredAlarm
 
 _LARGEST_PAGE = 1000
@@ -39,7 +39,8 @@ def alarms_router(context: Context) -> APIRouter:
     async def list_alarms(request: Request) -> Response:
         """Return alarms that are not closed, the newest first; with `state=all` closed ones too.
 
-        `advice` says what an operator does about it. `next` is the `before` of the next page, null where there is none.
+        `advice` says what an operator does about it, and `docs` where the documentation has more, below this service's
+        address. `next` is the `before` of the next page, null where there is none.
         A key with the scope admin sees those of all namespaces."""
         identity = identity_of(request)
         only_parameters(request, "state", "before", "limit")
@@ -104,6 +105,7 @@ def described(alarm: StoredAlarm) -> dict[str, Any]:
     return {
         **fields,
         "advice": ADVICE.get(alarm.opening.monitor),
+        "docs": page_of(alarm.opening.monitor),
         "state": alarm.state,
         **msgspec.to_builtins(moments),
         "acknowledged_by": alarm.acknowledged_by,

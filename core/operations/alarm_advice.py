@@ -1,4 +1,4 @@
-"""What an operator does about an alarm, by its monitor: a sentence for the console and the documentation."""
+"""What an operator does about an alarm, by its monitor: a sentence, and where the documentation has more."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -31,3 +31,11 @@ ADVICE: Final[Mapping[str, str]] = {
     "stage_down": "Read why under Health, and the traceback in the log; it closes once the stage is well.",
 }
 """Each monitor's, and those of the alarms that others open."""
+_PAGE: Final = "docs/monitors/"
+
+
+def page_of(monitor: str) -> str:
+    """Return where the documentation says what an alarm means and what to do, below the service's own address.
+
+    Of a monitor that is no more it is the page as a whole."""
+    return f"{_PAGE}#{monitor}" if monitor in ADVICE else _PAGE

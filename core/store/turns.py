@@ -68,6 +68,7 @@ def _turn_row(turn: Completion) -> dict[str, object]:
         "purpose": turn.purpose,
         "client": turn.client,
         "protocol": turn.protocol,
+        "arm": turn.arm,
         "received_at": to_micros(turn.received_at),
         "policy": BASE if last is None else last.policy,
         "policy_version": None if last is None else last.version,

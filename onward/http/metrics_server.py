@@ -1,6 +1,7 @@
 """`/metrics`, `/healthz` and `/readyz` of a stage that is no HTTP service, or is none yet."""
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,9 +32,14 @@ def metrics_server(settings: MetricsSettings, name: str, state: Callable[[], str
 
 
 @contextmanager
-def waiting_server(settings: ApiSettings, name: str, state: Callable[[], str]) -> Iterator[None]:
-    """Serve the same at the API's address while the API cannot start; other requests are answered with 503."""
-    server = _bind("api.port", settings.host, settings.port, _handler(name, state, is_waiting=True))
+def waiting_server(
+    settings: ApiSettings, name: str, state: Callable[[], str], listener: socket.socket | None = None
+) -> Iterator[None]:
+    """Serve the same at the API's address while the API cannot start; other requests are answered with 503.
+
+    `listener` listens there already, and does so afterwards."""
+    ours = None if listener is None else listener.dup()
+    server = _bind("api.port", settings.host, settings.port, _handler(name, state, is_waiting=True), ours)
     tls = server_context(settings.tls)
     if tls is not None:  # hands are shaken in the thread that answers
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -41,9 +47,11 @@ def waiting_server(settings: ApiSettings, name: str, state: Callable[[], str]) -
         yield
 
 
-def _bind(setting: str, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingServer:
+def _bind(
+    setting: str, host: str, port: int, handler: type[BaseHTTPRequestHandler], listener: socket.socket | None = None
+) -> ThreadingServer:
     try:
-        return ThreadingServer(host, port, handler)
+        return ThreadingServer(host, port, handler, listener)
     except OSError as error:
         raise ConfigError(f"{setting}: {host}:{port}: {error.strerror}") from error
 

@@ -14,27 +14,24 @@ import uvicorn
 import uvloop
 
 from api.http.connections import bounded_protocol
-from core.errors import ConfigError
-from core.network.addresses import family_of, in_url
+from core.network.addresses import in_url
 from core.settings import ApiSettings, ConnectionSettings
 from onward.http.tls import server_context
 
 _GC_THRESHOLDS = (50_000, 20, 1000)  # measured: p99 of a request 19 to 7 ms
-_BACKLOG = 1024
 _START_POLL_S = 0.01
 _OTHER_FILES = 512  # that a process opens beside its connections
-_LAST_PORT = 65535
 logger = logging.getLogger(__name__)
 
 
 class HttpServer:
     """One address that an application is served at."""
 
-    def __init__(self, app: object, settings: ApiSettings) -> None:
-        """Listen at once. Raises ConfigError naming the setting at fault."""
+    def __init__(self, app: object, settings: ApiSettings, listener: socket.socket) -> None:
+        """Prepare to accept from `listener`, which is the server's from here on."""
         tls = server_context(settings.tls)
         self._settings = settings.model_copy(update={"connections": _within_files(settings.connections)})
-        self._listener = _listen(settings)
+        self._listener = listener
         self.url = f"{'https' if tls else 'http'}://{in_url(settings.host)}:{self._listener.getsockname()[1]}"
         config = uvicorn.Config(
             app,  # type: ignore[arg-type]  # uvicorn's ASGI type is narrower than FastAPI's
@@ -99,30 +96,6 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def refuse_taken(settings: ApiSettings, ports: int = 1) -> None:
-    """Raise ConfigError where one of `ports` addresses, from the settings' on, cannot be listened at.
-
-    Call it before what takes long."""
-    if settings.port and settings.port + ports - 1 > _LAST_PORT:
-        raise ConfigError(f"api.port: {settings.port}: {ports} processes that answer need as many ports from there on")
-    for number in range(ports if settings.port else 1):
-        _listen(settings.model_copy(update={"port": settings.port + number if settings.port else 0})).close()
-
-
-def _listen(settings: ApiSettings) -> socket.socket:
-    address = settings.host, settings.port
-    try:
-        listener = socket.create_server(address, family=family_of(settings.host), backlog=_BACKLOG)
-    except OSError as error:
-        why = str(error.strerror or error).partition(" (while")[0]  # Python adds the address
-        raise ConfigError(f"api.port: cannot listen at {in_url(settings.host)}:{settings.port}: {why}") from None
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop leaves sockets it is handed without it
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # what lies in the system's buffers is not ours to see
-        unread_ms = int(settings.connections.write_s * 1000)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
-    return listener
 
 
 def _within_files(settings: ConnectionSettings) -> ConnectionSettings:

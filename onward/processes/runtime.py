@@ -1,6 +1,7 @@
 """`onward run`, the whole product in one process tree, and `onward api`, its HTTP process alone."""
 
 import asyncio
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
@@ -8,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from core.errors import ConfigError
-from core.settings import ApiSettings
 from core.stages.ending import Ending
 from core.stages.runner import Runner
 from core.stages.start_steps import say_step
 from onward.directory.addresses import address_of, announce, own_address, refuse_folder
 from onward.directory.locks import exclusive
 from onward.directory.private import own_folder
-from onward.http.server import HttpServer, refuse_taken
+from onward.http.listeners import held, let_go
+from onward.http.server import HttpServer
 from onward.http.tls import server_context
 from onward.http.waiting import Waiting
 from onward.processes.stage_alarms import StageAlarms, watched
@@ -38,19 +39,21 @@ def run_service(directory: Path, overrides: Mapping[str, str]) -> None:
     layout, settings = read_directory(directory, overrides)
     server_context(settings.api.tls)
     refuse_folder(layout.address)
-    with exclusive(layout.lock, f"{layout.root}: another service runs on this directory"):
-        refuse_taken(settings.api, settings.processes.api)
+    if settings.processes.api == 0 and not is_distributed(settings):
+        raise ConfigError("settings: processes.api: 0: outside mode `distributed` the service itself answers")
+    with (
+        exclusive(layout.lock, f"{layout.root}: another service runs on this directory"),
+        held(settings.api, settings.processes.api) as listeners,
+    ):
         if is_distributed(settings):
-            run_tree(layout, settings, overrides)
+            run_tree(layout, settings, overrides, listeners)
         else:
-            if settings.processes.api == 0:
-                raise ConfigError("settings: processes.api: 0: outside mode `distributed` the service itself answers")
             with (
                 traced(settings, "service"),
                 _opened(directory, overrides) as foundation,
                 _children(foundation) as children,
             ):
-                _serve(build_service(foundation), children, [layout.address])
+                _serve(build_service(foundation), children, [layout.address], listeners)
 
 
 def run_api(
@@ -62,13 +65,14 @@ def run_api(
     that started this one looks for it. Raises ConfigError as `run_service` does."""
     layout, settings = read_directory(directory, overrides)
     server_context(settings.api.tls)
-    refuse_taken(settings.api)
-    layout.apis.mkdir(exist_ok=True)
-    announced = [own_address(layout)] if child is None else [own_address(layout), layout.ready(child)]
     with ExitStack() as stack:
+        listeners = stack.enter_context(held(settings.api))
+        layout.apis.mkdir(exist_ok=True)
+        announced = [own_address(layout)] if child is None else [own_address(layout), layout.ready(child)]
         stack.enter_context(traced(settings, child or "api"))
         build = partial(build_api, is_beside=is_beside)
-        _serve(_build_patiently(stack, directory, overrides, settings.api, build), (), announced)
+        waiting = partial(Waiting, "api", settings.api, listener=listeners[0])
+        _serve(_build_patiently(stack, directory, overrides, waiting, build), (), announced, listeners)
 
 
 @contextmanager
@@ -106,10 +110,10 @@ def _build_patiently(
     stack: ExitStack,
     directory: Path,
     overrides: Mapping[str, str],
-    settings: ApiSettings,
+    waiting: Callable[[ExitStack], Waiting],
     make: Callable[[Foundation], Service],
 ) -> Service:
-    """Build the service once all that it needs is available; until then answer requests with what is missing."""
+    """Build the service once all that it needs is available; until then `waiting` answers with what is missing."""
 
     def build() -> Service:
         with ExitStack() as undo:
@@ -118,13 +122,18 @@ def _build_patiently(
         return service
 
     with ExitStack() as meanwhile:
-        service = Ending().made(build, Waiting("api", settings, meanwhile).waits)
+        service = Ending().made(build, waiting(meanwhile).waits)
     assert service is not None, "nobody tells it to end"
     return service
 
 
-def _serve(service: Service, children: Sequence[ChildProcess], announced: Sequence[Path]) -> None:
-    """Serve until told to stop, beside `children` that run already.
+def _serve(
+    service: Service,
+    children: Sequence[ChildProcess],
+    announced: Sequence[Path],
+    listeners: Sequence[socket.socket],
+) -> None:
+    """Serve from the first of `listeners` until told to stop, beside `children`; those that answer have the others.
 
     `announced` are files for those who look for this process, present while it serves: its pid, or its pid and URL
     (JSON)."""
@@ -151,7 +160,8 @@ def _serve(service: Service, children: Sequence[ChildProcess], announced: Sequen
     looking = StageAlarms(parts, service.foundation.store, service.foundation.clock, settings.stages.well_s)
     try:
         with watched(looking):
-            _serve_http(service, app, announced, [child for child in children if child.name.startswith(API)])
+            apis = [child for child in children if child.name.startswith(API)]
+            _serve_http(service, app, announced, apis, listeners)
     finally:
         _stop(children, threads)
         service.serving.close()
@@ -170,10 +180,16 @@ def _stop(children: Sequence[ChildProcess], threads: Sequence[Runner]) -> None:
         thread.stop()
 
 
-def _serve_http(service: Service, app: object, announced: Sequence[Path], apis: Sequence[ChildProcess]) -> None:
+def _serve_http(
+    service: Service,
+    app: object,
+    announced: Sequence[Path],
+    apis: Sequence[ChildProcess],
+    listeners: Sequence[socket.socket],
+) -> None:
     """Serve; `apis` are the processes that do so beside this one."""
     layout, settings = service.foundation.layout, service.foundation.settings.api
-    server = HttpServer(app, settings)
+    server = HttpServer(app, settings, listeners[0])
     looking: list[asyncio.Task[None]] = []
 
     def tell() -> None:
@@ -196,7 +212,7 @@ def _serve_http(service: Service, app: object, announced: Sequence[Path], apis: 
             tell()
 
     try:
-        server.run(started, _within(service, apis, looking))
+        server.run(started, _within(service, apis, looking, listeners[1:]))
     finally:
         for path in announced:
             path.unlink(missing_ok=True)
@@ -205,9 +221,14 @@ def _serve_http(service: Service, app: object, announced: Sequence[Path], apis: 
 
 @asynccontextmanager
 async def _within(
-    service: Service, apis: Sequence[ChildProcess], tasks: Sequence[asyncio.Task[None]]
+    service: Service,
+    apis: Sequence[ChildProcess],
+    tasks: Sequence[asyncio.Task[None]],
+    listeners: Sequence[socket.socket],
 ) -> AsyncIterator[None]:
-    """Answer the processes beside this one, until they have finished what they ask for."""
+    """Answer the processes beside this one, until they have finished what they ask for.
+
+    `listeners` hold their addresses until they are started."""
     line = service.foundation.layout.line
     async with AsyncExitStack() as stack:
         stack.push_async_callback(service.serving.aclose)
@@ -218,6 +239,7 @@ async def _within(
                 own_folder(line.parent)
             await stack.enter_async_context(service.listener.listening(line))
             stack.push_async_callback(asyncio.to_thread, _stop, apis, ())
+            let_go(listeners)
             for each in apis:
                 each.start()
         try:

@@ -1,6 +1,7 @@
 """`onward run` in mode `distributed`: every stage as processes of its own, on one machine."""
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from core.clock import SystemClock
@@ -8,6 +9,7 @@ from core.settings import Settings
 from core.stages.ending import Ending, told_by_signals
 from onward.directory.addresses import address_of, write_address
 from onward.directory.layout import Layout
+from onward.http.listeners import let_go
 from onward.http.waiting import Waiting
 from onward.processes.stage_alarms import StageAlarms, watched
 from onward.processes.supervisor import ChildProcess
@@ -19,10 +21,14 @@ from onward.wiring.stages import STAGES
 _LOOK_EVERY_S = 0.1
 
 
-def run_tree(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -> None:
-    """Run all processes until told to stop. Raises ConfigError naming the setting at fault."""
+def run_tree(
+    layout: Layout, settings: Settings, overrides: Mapping[str, str], listeners: Sequence[socket.socket]
+) -> None:
+    """Run all processes until told to stop. Raises ConfigError naming the setting at fault.
+
+    `listeners` hold the addresses of those that answer, until they are started."""
     ending = told_by_signals()
-    if not _migrate_patiently(settings, ending):
+    if not _migrate_patiently(settings, ending, listeners[0] if listeners else None):
         return
     children = [
         ChildProcess(
@@ -35,6 +41,7 @@ def run_tree(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -
         for number, child in enumerate(_children(layout, settings))
     ]
     store = open_store(layout, settings)
+    let_go(listeners)
     for child in children:
         child.start()
     try:
@@ -50,12 +57,12 @@ def run_tree(layout: Layout, settings: Settings, overrides: Mapping[str, str]) -
         store.close()
 
 
-def _migrate_patiently(settings: Settings, ending: Ending) -> bool:
+def _migrate_patiently(settings: Settings, ending: Ending, listener: socket.socket | None) -> bool:
     """Migrate topics and tables once the services are available, and return False if told to stop before.
 
     Until then the API's first address answers what is missing."""
     with ExitStack() as stack:
-        waiting = Waiting("onward run", settings.api, stack)
+        waiting = Waiting("onward run", settings.api, stack, listener)
         ending.made(lambda: migrate(settings), waiting.waits)
     return not ending.is_due()
 

@@ -5,9 +5,11 @@ An alert has an alarm's names, its meaning and its figures: nothing that anybody
 import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
+from core.operations.alarm_advice import page_of
 from core.operations.alarms import StoredAlarm, in_words
 from core.operations.alerts import Alert
 
@@ -56,13 +58,24 @@ def _alert(alarm: StoredAlarm, console: str | None) -> dict[str, Any]:
         "alarm_id": found.alarm_id,
     }
     figures = in_words({name: value for name, value in found.figures.items() if ":" not in name})
-    annotations = {"summary": found.meaning, "figures": figures, "holds": ", ".join(found.holds)}
+    annotations = {
+        "summary": found.meaning,
+        "figures": figures,
+        "holds": ", ".join(found.holds),
+        "runbook_url": _below(console, page_of(found.monitor)) if console else "",
+    }
     return {
         "labels": _without_empty(labels),
         "annotations": _without_empty(annotations),
         "startsAt": _text(found.opened_at),
         "generatorURL": console or "",
     }
+
+
+def _below(console: str, page: str) -> str:
+    """Return the address of a page of the documentation, of the service whose console has that address."""
+    at = urlsplit(console)
+    return f"{at.scheme}://{at.netloc}{at.path.rstrip('/')}/{page}"
 
 
 def _without_empty(texts: dict[str, str]) -> dict[str, str]:

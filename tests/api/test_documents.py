@@ -1,4 +1,4 @@
-"""The documentation at `/docs`: as built, loading nothing from elsewhere, or a hint on how to build it."""
+"""The documentation at `/docs`: as built, loading nothing from elsewhere, or the commands that build it."""
 
 import subprocess
 import sys
@@ -9,6 +9,9 @@ import pytest
 from api_harness import Service, serve
 from browser import running_browser
 from playwright.sync_api import expect
+
+from api.documents import commands_to_build
+from core.operations.alarm_advice import ADVICE, page_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,11 +32,34 @@ def test_where_it_is_not_built_it_says_how(tmp_path: Path) -> None:
             answer = service.http.get(path, follow_redirects=True)
             assert answer.status_code == 404
             assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-            assert "`make docs`" in answer.text
+            assert [line.strip() for line in answer.text.splitlines() if line[:4] == "    "] == commands_to_build()
         (tmp_path / "site").mkdir()
         (tmp_path / "site" / "index.html").write_text("<p>at last</p>")
         assert service.http.get("/docs/").text == "<p>at last</p>"
     assert service.services.site is not None
+
+
+@pytest.mark.parametrize(
+    ("installed", "python", "commands"),
+    [
+        ({"mkdocs", "material"}, ROOT / ".venv/bin/python", [".venv/bin/python -m mkdocs build"]),
+        ({"pip", "mkdocs"}, Path("/of/ada/python"), ["python -m pip install -e '.[docs]'", "python -m mkdocs build"]),
+        (set(), ROOT / "v/python", ["uv pip install --python v/python -e '.[docs]'", "v/python -m mkdocs build"]),
+    ],
+    ids=["a builder", "pip", "nothing"],
+)
+def test_the_commands_are_for_what_is_there(
+    installed: set[str], python: Path, commands: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.documents.find_spec", lambda name: name in installed or None)
+    assert commands_to_build(python) == commands
+
+
+def test_an_installation_builds_it() -> None:
+    """Whoever has done nothing else reads it, and after a change to a page its newest words."""
+    asked = ["make", "-n", "-o", ".venv/.installed", "-W", "docs/settings.md", "install"]
+    said = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert "mkdocs build" in said
 
 
 def test_pages_are_found_by_their_folders(world: Service) -> None:
@@ -45,6 +71,12 @@ def test_pages_are_found_by_their_folders(world: Service) -> None:
     assert world.http.get("/docs/settings/", headers=tag).status_code == 304
     for path in ("decisions/0001-renderer-port/", "changelog/", "rewards.toml", "images/regret.png"):
         assert world.http.get(f"/docs/{path}").status_code == 200, path
+
+
+def test_each_alarm_links_to_its_paragraph(world: Service) -> None:
+    """The paragraphs are those of the built page: what `docs` of an alarm names is there once."""
+    for page, _, anchor in (page_of(monitor).partition("#") for monitor in ADVICE):
+        assert world.http.get(f"/{page}").text.count(f'id="{anchor}"') == 1, anchor
 
 
 @pytest.mark.parametrize("path", ["nothing/", "../pyproject.toml", "%2e%2e/%2e%2e/etc/passwd", "%00", "a" * 5000, "/x"])

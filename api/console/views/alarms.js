@@ -16,9 +16,9 @@ function acknowledge(alarm) {
   }));
 }
 
-function link() {
-  const found = make("a", "", "All monitors");
-  found.href = "docs/monitors/";
+function link({ docs }) {
+  const found = make("a", "", "What it means");
+  found.href = docs;
   return found;
 }
 
@@ -30,7 +30,7 @@ function row(alarm) {
   const line = make("div", `row alarm ${alarm.severity}`,
     make("b", "", plain(alarm.monitor)), make("span", "", state(alarm.severity), state(alarm.state)),
     make("p", "", alarm.meaning),
-    alarm.advice && make("p", "", `To do: ${alarm.advice} `, link()),
+    make("p", "", alarm.advice && `To do: ${alarm.advice} `, link(alarm)),
     make("dl", "facts", ...figures),
     make("small", "meta", [
       `${alarm.namespace}${alarm.workload ? ` · ${alarm.workload}` : ""}`,

@@ -57,8 +57,8 @@ export async function refresh() {
     [get(`v1/curves?turns=${TURNS}`), get("v1/status"), get("v1/alarms"), newest(STEPS)]);
   traffic(status, alarms);
   const over = pick => columns(curves.quality, row => Date.parse(row.at) / 1000, pick);
-  const [xs, lines] = over(({ smooth }) => ({ quality: smooth.good }));
-  quality.draw(xs, lines, { bands: { quality: [over(({ smooth }) => ({ low: smooth.good_low }))[1].low,
+  const [xs, lines] = over(({ smooth }) => ({ good: smooth.good }));
+  quality.draw(xs, lines, { bands: { good: [over(({ smooth }) => ({ low: smooth.good_low }))[1].low,
     over(({ smooth }) => ({ high: smooth.good_high }))[1].high] },
   marks: steps.filter(({ state }) => state === "live").map(({ at: when, version }) => [Date.parse(when) / 1000, `v${version}`]) });
   at("last-releases").replaceChildren(...steps.length ? steps.reverse().map(step)

@@ -118,7 +118,11 @@ def _by_version(turns: Iterable[Worth], experiments: Sequence[Experiment]) -> li
 
 
 def _arm(turn: Worth, experiments: Iterable[Experiment]) -> str:
-    """Return the arm of a turn: canary if its version was one when the request arrived, else live."""
+    """Return the arm that served a turn.
+
+    Where the store does not say, it is canary if its version was one when the request arrived, else live."""
+    if turn.arm is not None:
+        return turn.arm
     for experiment in experiments:
         ended = experiment.ended_at
         within = experiment.started_at <= turn.received_at and (ended is None or turn.received_at < ended)

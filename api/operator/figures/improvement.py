@@ -5,6 +5,7 @@ are kept are what it did then, and users may have changed since."""
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import islice
 from statistics import fmean
 from typing import Any
 
@@ -22,7 +23,7 @@ from core.store.work import View
 RECENT = 5000  # revisions of rewards that are looked at
 _OLDEST = 1000  # of them, for the first version where no holdback runs
 MOST_TURNS = 1000  # of either side
-_MOST_HELD_BACK = 500  # turns whose whole records are read
+_MOST_HELD_BACK = 500  # turns; also those whose whole records are read, since the store does not say their arm
 NEEDED, BASE_NEEDED = 40, 12  # turns of the newer versions and of the first, before anything is said
 
 
@@ -78,9 +79,11 @@ def _is_later(turn: Worth, first: PolicyRef, live: PolicyRef) -> bool:
 
 def _held_back(view: View, recent: Sequence[Worth], first: PolicyRef) -> list[Worth]:
     """Return the newest turns of users who stay on the first version."""
-    turns = [turn for turn in recent if turn.version == first][:_MOST_HELD_BACK]
-    arms = view.curves.arms(turn.inference_id for turn in turns)
-    return [turn for turn in turns if arms.get(turn.inference_id) == "holdback"]
+    turns = [turn for turn in recent if turn.version == first]
+    untold = [turn.inference_id for turn in turns if turn.arm is None][:_MOST_HELD_BACK]
+    arms = view.curves.arms(untold) if untold else {}
+    held_back = (turn for turn in turns if (turn.arm or arms.get(turn.inference_id)) == "holdback")
+    return list(islice(held_back, _MOST_HELD_BACK))
 
 
 def compared(ours: Sequence[Worth], base: Sequence[Worth], needed: int, base_needed: int) -> dict[str, Any]:

@@ -22,13 +22,16 @@ _rewards, _turns, _releases = tables.rewards, tables.turns, tables.releases
 
 
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn and its latest reward. `version` is that of its last token, None for a turn without tokens."""
+    """A turn and its latest reward. `version` is that of its last token, None for a turn without tokens.
+
+    `arm` is None where the turn is of before revision 15 of the store."""
 
     inference_id: InferenceId
     session_id: SessionId
     user_id: str | None
     version: PolicyRef | None
     workload: str
+    arm: Arm | None
     received_at: datetime
     decided_at: datetime
     value: float
@@ -101,7 +104,7 @@ def _with_turns(found: Subquery, *columns: ColumnElement[Any]) -> Select[Any]:
     return joined.order_by(found.c.sequence.desc())
 
 
-_SPOKEN = (_turns.c.policy, _turns.c.policy_version, _turns.c.workload, _turns.c.received_at, _turns.c.user_id)
+_SPOKEN = tuple(_turns.c[name] for name in ("policy", "policy_version", "workload", "arm", "received_at", "user_id"))
 _WORTH = _with_turns(_newest, _newest.c.record.label("reward"), *_SPOKEN)
 _OLDEST_WORTH = _with_turns(_oldest, _oldest.c.record.label("reward"), *_SPOKEN)
 _FIRST_WORTH = _with_turns(_first_before, _first_before.c.record.label("reward"), *_SPOKEN)
@@ -216,6 +219,7 @@ def _worth(row: Any, reward: Reward) -> Worth:
         user_id=row.user_id,
         version=None if row.policy_version is None else _ref(row.policy, row.policy_version),
         workload=row.workload,
+        arm=row.arm,
         received_at=from_micros(row.received_at),
         decided_at=reward.decided_at,
         value=reward.value,

@@ -51,6 +51,7 @@ def test_an_alarm_is_shown_whole(service: Service) -> None:
         "monitor": "questions",
         "meaning": "Questions instead of risky edits.",
         "advice": ADVICE["questions"],
+        "docs": "docs/monitors/#questions",
         "severity": "critical",
         "state": "opened",
         "namespace": "default",
@@ -66,6 +67,13 @@ def test_an_alarm_is_shown_whole(service: Service) -> None:
         "window_end": at,
         "sequence": 1,
     }
+
+
+def test_each_links_to_its_paragraph_and_one_that_no_monitor_opens_any_more_to_the_page(service: Service) -> None:
+    for monitor in (*ADVICE, "of_another_time"):
+        put(service, monitor, monitor=monitor)
+    linked = {alarm["monitor"]: alarm["docs"] for alarm in service.get("/v1/alarms").json()["alarms"]}
+    assert linked == {name: f"docs/monitors/#{name}" for name in ADVICE} | {"of_another_time": "docs/monitors/"}
 
 
 def test_an_operator_acknowledges_once(service: Service) -> None:

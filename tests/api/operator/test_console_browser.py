@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from api_harness import Service, serve
 from console_pages import ADMIN, ANOTHERS, KEYS, LIVE, READER, START, OpenPage, chromium, open_page, world
-from console_world import SCRIPT, TURNS, VERSIONS, inference_id, reward, turn
+from console_world import SCRIPT, TURNS, VERSIONS, inference_id, put_rewarded, reward, some_good, turn
 from playwright.sync_api import Browser, Page, Route, expect
 
 from core.ids import SessionId
@@ -170,6 +170,49 @@ def test_curves_say_their_values(open_page: OpenPage) -> None:
     )
     page.locator("#workload").select_option("suggestion")
     expect(page.locator("#counted")).to_contain_text(f"{TURNS // 5} turns")
+
+
+def swatches(page: Page) -> list[dict[str, str]]:
+    """Return each drawn chart's series with their colours, as the legends have them."""
+    entry = "[entry.childNodes[1].data.trim(), entry.firstChild.className.replace('swatch ', '')]"
+    entries = f"found => Object.fromEntries([...found.querySelectorAll('.entry')].map(entry => {entry}))"
+    return [figure.evaluate(entries) for figure in page.locator("#curves figure:has(.entry)").all()]
+
+
+def test_a_series_has_one_colour_wherever_it_is_drawn(open_page: OpenPage) -> None:
+    page = open_page("#curves")
+    page.wait_for_selector("#learner-charts canvas")
+    before = swatches(page)
+    assert {name: each for chart in before for name, each in chart.items() if name in ("live", "canary")} == {
+        "live": "c0",
+        "canary": "c1",
+    }
+    for name in {name for chart in before for name in chart}:
+        assert len({chart[name] for chart in before if name in chart}) == 1, name
+    assert all(len(set(chart.values())) == len(chart) for chart in before)
+    page.locator("#workload").select_option("suggestion")
+    page.reload()
+    page.wait_for_selector("#learner-charts canvas")
+    assert swatches(page) == before
+    ask = "async names => Object.fromEntries((await import('./console/charts.js')).colours(names))"
+    many = ["holdback", "effort", "accepted", "rejected", "edited", "live"]
+    found = page.evaluate(ask, many)
+    assert page.evaluate(ask, many[::-1]) == found
+    assert (found["live"], found["holdback"], len(set(found.values()))) == (0, 2, len(many))
+    assert len(set(page.evaluate(ask, [f"part {number}" for number in range(9)]).values())) == 8, "all there are"
+
+
+def test_the_arms_are_drawn_apart(open_page: OpenPage, tmp_path: Path) -> None:
+    with serve(tmp_path / "service") as service:
+        for version, arm in ((1, "live"), (1, "holdback"), (2, "live"), (3, "canary")):
+            put_rewarded(service.store, version, some_good(20, version / 10), START, 0, arm=arm)
+        page = open_page("#curves", of=service)
+        entries = page.locator("figure", has_text="Reward by version").locator(".entry")
+        expect(entries).to_have_text(["holdback 0.10", "live 0.20", "canary 0.30"])
+        assert [entry.locator("i").get_attribute("class") for entry in entries.all()] == [
+            f"swatch c{number}" for number in (2, 0, 1)
+        ]
+        page.close()
 
 
 def test_sessions_are_searched_and_their_turns_opened_by_keyboard(open_page: OpenPage) -> None:

@@ -18,7 +18,7 @@ __all__ = ["chromium", "open_page", "world"]  # fixtures
 def put_alarm(service: Service, alarm_id: str) -> None:
     found = opening(
         alarm_id,
-        monitor=f"no_edits_{alarm_id}",
+        monitor="no_edits",
         meaning=f"The model asks where it should edit {SCRIPT}",
         workload="chat",
         figures={"share_now": 0.125, "share_before": 0.5},
@@ -133,10 +133,11 @@ def test_alarms_are_told_and_acknowledged(open_page: OpenPage, world: Service) -
     style = count.evaluate("found => [getComputedStyle(found).color, getComputedStyle(found).backgroundColor]")
     assert style[0] != style[1], "a number that nobody can read"
     page.keyboard.press("5")
-    alarm = page.locator(".alarm", has_text="no edits one")
+    alarm = page.locator(".alarm", has_text="no edits")
     expect(alarm).to_contain_text(SCRIPT)
     expect(alarm.locator(".facts")).to_contain_text("share now")
     expect(alarm.locator(".facts")).to_contain_text("0.125")
+    expect(alarm.locator("a")).to_have_attribute("href", "docs/monitors/#no_edits")
     page.keyboard.press("j")
     page.keyboard.press("Enter")  # to its button
     page.keyboard.press("Enter")

@@ -213,6 +213,7 @@ def turn(number: int, start: datetime, namespace: str = "default") -> Completion
         logprob_space=LogprobSpace(temperature=1.0),
         trainable=True,
         policy="base",
+        arm="canary" if version == VERSIONS else "live",
         policy_versions=(
             VersionSpan(start=0, end=4, version=base_ref(max(1, version - 1))),
             VersionSpan(start=4, end=len(said), version=base_ref(version)),

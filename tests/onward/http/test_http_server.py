@@ -8,7 +8,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,20 @@ import pytest
 from core.errors import ConfigError, OnwardError
 from core.network.threading_server import ThreadingServer
 from core.settings import ApiSettings, TlsSettings, load_settings
+from core.stages.ending import Ending
 from onward.commands.client import call
 from onward.directory.addresses import free_port, write_address
 from onward.directory.layout import Layout
+from onward.http.listeners import held
 from onward.http.metrics_server import waiting_server
 from onward.http.tls import client_context, server_context
-from onward.processes.runtime import run_service
+from onward.processes.runtime import run_api, run_service
 
 PROGRAM = """
 import asyncio, json, sys
 from contextlib import nullcontext
 from core.settings import ApiSettings
+from onward.http.listeners import listen
 from onward.http.server import HttpServer
 
 async def app(scope, receive, send):
@@ -43,7 +46,8 @@ async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
 
-server = HttpServer(app, ApiSettings.model_validate_json(sys.argv[1]))
+settings = ApiSettings.model_validate_json(sys.argv[1])
+server = HttpServer(app, settings, listen(settings, settings.port))
 server.run(lambda: print(server.url, flush=True), nullcontext())
 print("stopped", flush=True)
 """
@@ -146,14 +150,17 @@ def silent_connection(url: str) -> socket.socket:
 def test_who_waits_speaks_tls_too(pair: dict[str, str]) -> None:
     port = free_port("127.0.0.1")
     settings = ApiSettings.model_validate({"port": port, "tls": pair})
-    with waiting_server(settings, "start", lambda: "the log is away"):
-        with (
-            socket.create_connection(("127.0.0.1", port), timeout=120),  # who never shakes hands keeps nobody
-            pytest.raises(urllib.error.HTTPError) as refused,
-        ):
-            ask(f"https://127.0.0.1:{port}/readyz", pair["certificate"])
-        with refused.value as answer:
-            assert json.load(answer)["components"] == {"start": "the log is away"}
+    with held(settings) as listeners:
+        with waiting_server(settings, "start", lambda: "the log is away", *listeners):
+            with (
+                socket.create_connection(("127.0.0.1", port), timeout=120),  # who never shakes hands keeps nobody
+                pytest.raises(urllib.error.HTTPError) as refused,
+            ):
+                ask(f"https://127.0.0.1:{port}/readyz", pair["certificate"])
+            with refused.value as answer:
+                assert json.load(answer)["components"] == {"start": "the log is away"}
+        with silent_connection(f":{port}"), listeners[0].accept()[0]:
+            pass  # the address was handed back
 
 
 def test_who_waits_keeps_nobodys_body_and_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +234,50 @@ def test_what_is_wrong_with_them_is_said(
     values = {name: value for name, value in {**pair, **change}.items() if value is not None}
     with pytest.raises(ConfigError, match=said):
         server_context(load_settings(None, {f"ONWARD_API__TLS__{n.upper()}": v for n, v in values.items()}).api.tls)
+
+
+class Loads(Exception):
+    """A start got as far as to load something."""
+
+
+@pytest.mark.parametrize(("start", "of"), [("run", 1), ("run", 2), ("api", 1), ("tree", 1), ("tree", 2)])
+def test_of_two_starts_at_once_the_second_ends_before_it_loads_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str, of: int
+) -> None:
+    """The second comes while the first loads: it ends with its line, and who connects to the first waits for it.
+
+    `of`: how many processes answer; the second start wants the last one's port."""
+    port = two_ports()
+    chosen = {"ONWARD_API__PORT": str(port), "ONWARD_PROCESSES__API": str(of)}
+    if start == "tree":
+        chosen |= {"ONWARD_MODE": "distributed", "ONWARD_SERVING__ENGINE": "sglang"}
+    began = run_api if start == "api" else run_service
+    loaded: list[Path] = []
+
+    def load(*_: object) -> None:
+        loaded.append(tmp_path)
+        if len(loaded) == 1:
+            with pytest.raises(ConfigError, match=rf"^api\.port: cannot listen at 127.0.0.1:{port + of - 1}: "):
+                began(tmp_path / "second", chosen | {"ONWARD_API__PORT": str(port + of - 1)})
+            silent_connection(f":{port + of - 1}").close()
+        raise Loads
+
+    monkeypatch.setattr("onward.processes.runtime.open_foundation", load)
+    monkeypatch.setattr("onward.processes.tree.migrate", load)
+    monkeypatch.setattr("onward.processes.tree.told_by_signals", Ending)
+    with pytest.raises(Loads):
+        began(tmp_path / "first", chosen)
+    assert len(loaded) == 1
+    with held(ApiSettings(port=port), of):
+        pass  # it has let go of all
+
+
+def two_ports() -> int:
+    """Return a port that nobody listens at, nor at the next."""
+    while True:
+        port = free_port("127.0.0.1")
+        with suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):
+            return port
 
 
 def test_a_taken_port_is_refused_in_a_line_before_anything_is_opened(tmp_path: Path) -> None:

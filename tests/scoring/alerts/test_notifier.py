@@ -64,7 +64,8 @@ def go_on(rounds: Rounds, until: Callable[[], Any]) -> None:
 
 def test_a_webhook_is_told_of_each_opening_and_closing_once_and_signed(store: SqlStore, taker: Receiver) -> None:
     raise_alarm(store, "a", figures={"recent": 0.5, "tool:of_a_client": 1.0})
-    rounds = notifier(store, {"ops": {"url": f"{taker.url}/hook?team=1", "secret": SECRET, "token": "abc"}})
+    ops = {"url": f"{taker.url}/hook?team=1", "secret": SECRET, "token": "abc"}
+    rounds = notifier(store, {"ops": ops}, console="https://onward.example.org/at#alarms")
     go_on(rounds, lambda: taker.requests)
     close_alarm(store, "a")
     go_on(rounds, lambda: len(taker.requests) == 2)
@@ -86,6 +87,7 @@ def test_a_webhook_is_told_of_each_opening_and_closing_once_and_signed(store: Sq
         "summary": "Questions instead of risky edits.",
         "figures": "recent 0.5",
         "holds": "release",
+        "runbook_url": "https://onward.example.org/at/docs/monitors/#questions",
     }
     assert alert["endsAt"].startswith("0001")
     assert closed["status"] == closed["alerts"][0]["status"] == "resolved"

@@ -60,6 +60,7 @@ turns = Table(
     of_policy(),
     Column("client", Name),  # null: of before revision 8, or nobody noted it; so the protocol
     Column("protocol", Name),
+    Column("arm", Name),  # that served it; null: of before revision 15
     Index("turns_by_time", "namespace", "inference_id"),  # an id begins with the time
     Index("turns_by_session", "namespace", "session_id", "turn_index"),
     Index("turns_by_latest_transcript", "namespace", "transcript_digest", "received_at"),

@@ -7,12 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from api_harness import Service, serve, wait_for
-from console_world import SCRIPT, TURNS, VERSIONS, fill, inference_id, is_good, policy, reward, turn
+from console_world import SCRIPT, TURNS, VERSIONS, fill, inference_id, is_good, policy, put_rewarded, reward, turn
+from sqlalchemy import update
 
 from core.clock import SystemClock
 from core.errors import LogUnavailable
 from core.events import GateVerdict, Topic
 from core.ports import TopicPartition
+from core.store.database import tables
 from onward.processes.stage_alarms import StageAlarms
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -83,6 +85,21 @@ def test_curves_rise_as_the_turns_do(world: Service) -> None:
         assert sum(version["components"].values()) == pytest.approx(version["mean"])
     (latency,) = [entry for entry in curves["latency"] if entry["version"] == 3]
     assert (latency["turns"], latency["p50_s"], latency["p99_s"]) == (32, 27.0, 42.0)
+
+
+def test_arms_are_told_apart(service: Service) -> None:
+    """Of turns that the store had before it knew arms, those of a canary are known by the time of its experiment."""
+    fill(service.store, START)
+    put_rewarded(service.store, 1, [0.0] * 20, START, TURNS, arm="holdback")
+
+    def arms() -> dict[tuple[int, str], int]:
+        return {(each["version"], each["arm"]): each["turns"] for each in service.get("/v1/curves").json()["versions"]}
+
+    usual = {(n, "canary" if n == VERSIONS else "live"): TURNS // VERSIONS for n in range(1, VERSIONS + 1)}
+    assert arms() == usual | {(1, "holdback"): 20}
+    with service.store.work() as work:
+        work.turns._connection.execute(update(tables.turns).values(arm=None))
+    assert arms() == usual | {(1, "live"): TURNS // VERSIONS + 20}
 
 
 def test_smooth_curves_are_means_over_a_stretch_within_their_band(world: Service) -> None:
