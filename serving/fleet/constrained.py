@@ -11,6 +11,7 @@ import msgspec
 
 from core.errors import InvalidRequest
 from core.events import Grammar
+from core.grammars.compiling import masks_of
 from core.grammars.library import VERSION, Grammars
 from core.grammars.masks import OTHER_LIBRARY, OTHER_MASKS, Masks, NotAllowed
 from core.ports import TokenChunk
@@ -35,7 +36,7 @@ class Followed:
         """Begin an answer of an engine with this version of llguidance; `scope` as in `Grammars.matcher`.
 
         Raises InvalidRequest for a grammar that cannot be compiled."""
-        masks = await asyncio.to_thread(Masks, grammars, grammar, stop_token_ids, scope)
+        masks = await masks_of(grammars, grammar, stop_token_ids, scope)
         return cls(masks, same_library=llguidance == VERSION)
 
     async def take(self, chunk: TokenChunk) -> TokenChunk:

@@ -67,8 +67,11 @@ def test_what_is_no_grammar_is_refused_before_an_engine_is_asked() -> None:
     ("llguidance", "reason"),
     [("", "other_grammar_library"), ("0.0.1", "other_grammar_library"), (VERSION, "other_masks")],
 )
-def test_only_an_engine_with_the_same_library_is_followed(tmp_path: Path, llguidance: str, reason: str) -> None:
+def test_only_an_engine_with_the_same_library_is_followed(
+    tmp_path: Path, llguidance: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The engines answer what the grammar does not allow, which is noticed where masks can be made again at all."""
+    monkeypatch.setattr(GRAMMARS, "prepare", None)
 
     async def run() -> list[TokenChunk]:
         async with fleet_of(tmp_path) as world:
@@ -76,6 +79,7 @@ def test_only_an_engine_with_the_same_library_is_followed(tmp_path: Path, llguid
                 world.beat(name, llguidance=llguidance)
             connections = SglangConnections(ServingSettings().sglang)
             policy = FleetPolicy(world.table.view, connections, ServingSettings(), FACTS, world.table.clock, GRAMMARS)
+            assert GRAMMARS.prepare == GRAMMARS.matcher, "where it is compiled in a caller's own line"
             sampling = Sampling(max_tokens=3, grammar=GRAMMAR)
             request = msgspec.structs.replace(asking(), sampling=sampling, stop_token_ids=STOPS)
             try:
