@@ -45,7 +45,8 @@ class Grammars:
     def __init__(self, directory: Path) -> None:
         """Read no more than is asked for: the tokenizer of `directory` with the first grammar."""
         self._directory = directory
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # event loops take it, too: nothing is read or compiled under it
+        self._reading = threading.Lock()
         self.prepare: Callable[[Grammar, tuple[int, ...], str | None], object] | None = None
         """Has a scope's grammar compiled where answers follow it, and returns once it is; None: no answers are made.
 
@@ -99,7 +100,7 @@ class Grammars:
         return made
 
     def tokenizer(self, stop_token_ids: tuple[int, ...]) -> LLTokenizer:
-        with self._lock:
+        with self._reading:
             if stop_token_ids not in self._tokenizers:
                 self._tokenizers[stop_token_ids] = self._read_tokenizer(stop_token_ids)
             return self._tokenizers[stop_token_ids]

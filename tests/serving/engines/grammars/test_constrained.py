@@ -232,7 +232,7 @@ def test_what_is_compiled_for_answers_takes_no_thread_that_reads_the_store(
 ) -> None:
     """Also where nobody had it compiled in a line, as for a process beside the engine's."""
     go, compiled = threading.Event(), Grammars.compile
-    monkeypatch.setattr(Grammars, "compile", lambda *all: (go.wait(WAIT_S), compiled(*all))[1])
+    monkeypatch.setattr(Grammars, "compile", lambda *all: (go.wait(2 * WAIT_S), compiled(*all))[1])
 
     async def run() -> None:
         asked = [request(schema_grammar({"enum": [f"no. {number}"]}), max_tokens=1) for number in range(40)]
