@@ -1,4 +1,4 @@
-// Asks what an order needs before it is given: why, and the admin's key, which nothing but this page's memory keeps.
+// Asks once before an order is given: why, if anybody wants to say it, and the admin's key, which nothing but this page's memory keeps.
 
 import { at } from "./dom.js";
 import { get, post } from "./wire.js";
@@ -7,16 +7,16 @@ const dialog = at("order");
 let adminKey = "";
 let pending = null;
 
-/** `word`: what the reason is called in the body; `needed`: whether there must be one; `foresee`: makes the words of
- * what it would change, out of the answer to a GET of the same path. */
-export function ask({ title, meaning, path, word, needed, done, foresee = null }) {
-  pending = { path, word, needed, done };
+/** `word`: what the reason is called in the body; `usual`: the reason where nobody writes one, null: none; `foresee`:
+ * makes the words of what it would change, out of the answer to a GET of the same path. */
+export function ask({ title, meaning, path, word, usual = null, done, foresee = null }) {
+  pending = { path, word, usual, done };
   at("order-foreseen").replaceChildren();
   if (foresee) show(pending, foresee);
   at("order-title").textContent = title;
   at("order-meaning").textContent = meaning;
-  at("why-label").textContent = needed ? "Why" : "Note";
-  at("why").required = needed;
+  at("why-label").textContent = usual ? "Why" : "Note";
+  at("why").placeholder = usual ?? "";
   at("why").value = "";
   at("admin-key").value = adminKey;
   tell("");
@@ -33,8 +33,8 @@ async function show(asked, foresee) {
 async function give(event) {
   event.preventDefault();
   adminKey = at("admin-key").value;
-  const { path, word, done } = pending;
-  const reason = at("why").value.trim();
+  const { path, word, usual, done } = pending;
+  const reason = at("why").value.trim() || usual;
   at("order-do").disabled = true;
   try {
     const answer = await post(path, reason ? { [word]: reason } : {}, adminKey);

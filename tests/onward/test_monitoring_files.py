@@ -1,4 +1,4 @@
-"""docker-compose.monitoring.yml and what it mounts, as data: what can be checked without an engine."""
+"""The files of Compose, and what that of monitoring mounts, as data: what can be checked without an engine."""
 
 import json
 import re
@@ -12,21 +12,63 @@ from core.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
+LONGEST_START_S = 1200
 
 
 class Loader(yaml.SafeLoader):
     """Reads Compose's own tags as what they are of."""
 
 
-Loader.add_constructor("!reset", lambda loader, node: loader.construct_sequence(node))
+Loader.add_constructor("!reset", lambda loader, node: [])
+Loader.add_constructor("!override", lambda loader, node: loader.construct_mapping(node))
 
 
-def services() -> dict[str, Any]:
-    return dict(yaml.load((ROOT / "docker-compose.monitoring.yml").read_text(), Loader)["services"])
+def services(name: str = "docker-compose.monitoring.yml") -> dict[str, Any]:
+    return dict(yaml.load((ROOT / name).read_text(), Loader)["services"])
 
 
 def base() -> dict[str, Any]:
-    return dict(yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"])
+    return services("docker-compose.yml")
+
+
+def seconds(duration: str) -> int:
+    assert re.fullmatch(r"\d+s", duration), duration
+    return int(duration[:-1])
+
+
+@pytest.mark.parametrize("over", [None, "docker-compose.gpu.yml", "docker-compose.monitoring.yml"])
+def test_up_with_wait_ends_whatever_fails(over: str | None) -> None:
+    """It ends once every container is well, or with an error when one has failed: each says in time which it is.
+
+    What is waited for until it has ended well is given up after a few tries. All else is judged by a check that is
+    over at some time as long as its container runs; and nobody waits for the health of what has no check."""
+    found = base()
+    for name, service in ({} if over is None else services(over)).items():
+        whole = found.get(name, {})
+        health = (
+            {"healthcheck": {**whole.get("healthcheck", {}), **service["healthcheck"]}}
+            if "healthcheck" in service
+            else {}
+        )
+        found[name] = whole | service | health
+    waits = [
+        (each, how["condition"]) for service in found.values() for each, how in service.get("depends_on", {}).items()
+    ]
+    once = {name for name, condition in waits if condition == "service_completed_successfully"}
+    asked_for_alone = {name for name, service in found.items() if service.get("restart") == "no"}
+    assert (once, asked_for_alone) == ({"secrets", "migrate"}, {"simulator", "doctor"})
+    assert all(found[name]["profiles"] for name in asked_for_alone)
+    for name in once:
+        assert re.fullmatch(r"no|on-failure:\d", found[name].get("restart", "no")), name
+        assert found[name].get("healthcheck", {"disable": True}) == {"disable": True}, name
+    for name in found.keys() - once - asked_for_alone:
+        check = found[name]["healthcheck"]
+        assert (check["test"][0], len(check["test"]) > 1, found[name]["restart"]) == ("CMD", True, "unless-stopped"), (
+            name
+        )
+        tries_s = check["retries"] * (seconds(check["interval"]) + seconds(check["timeout"]))
+        assert seconds(check["start_period"]) + tries_s <= LONGEST_START_S, name
+    assert not {name for name, condition in waits if condition == "service_healthy"} & (once | asked_for_alone)
 
 
 def test_what_it_adds_is_bounded_pinned_and_of_this_machine() -> None:

@@ -24,6 +24,7 @@ DEEP: Final = "tests/onward/commands/test_shown_commands.py::test_what_pages_tea
 WORKED: Final = (
     "tests/onward/replays/test_evals_command.py::test_a_task_is_worked_on_with_tools_and_a_copy_of_a_helper_loses"
 )
+AS_SHOWN: Final = "tests/clients/typescript/test_as_shown.py::test_the_commands_of_each_page_make_what_it_says"
 TASK: Final = "tests/environments/tasks/test_document.py::test_the_example_is_a_fair_task"
 
 RUN: Final[Mapping[str, Mapping[str, str]]] = {
@@ -58,7 +59,12 @@ RUN: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "docs/security.md": {"onward keys create": COMMANDS, "onward audit verify": COMMANDS},
     "docs/environments/tasks.md": {"#!/bin/sh\nif": TASK, "#!/bin/sh\necho": TASK},
-    "clients/python/README.md": {"from onward_client import": SERVED},
+    "clients/python/README.md": {
+        "from onward_client import": SERVED,
+        "pip install": "tests/clients/own_python/test_installed.py::test_it_is_installed_as_its_page_says",
+    },
+    "clients/typescript/README.md": {"cd clients/typescript": AS_SHOWN},
+    "clients/vscode/README.md": {"cd clients/typescript": AS_SHOWN},
 }
 """The test of each example, by page and by how the example begins."""
 

@@ -12,7 +12,6 @@ function acknowledge(alarm) {
     meaning: alarm.holds.length ? "It is known. Releases that it held go on." : "It is known.",
     path: `v1/alarms/${encodeURIComponent(alarm.alarm_id)}/ack`,
     word: "note",
-    needed: false,
   }));
 }
 

@@ -16,6 +16,7 @@ const MEANING = {
 };
 const WENT = { live: "went live", canary: "canary began" };  // a step is of its moment: a later one may follow
 const WORDS = { rollback: "roll back to" };
+const NO_REASON = "ordered in the console";
 const WAITS = "The order is given; the release controller has not answered yet.";
 let report = () => {};
 let before = null;  // the version before which the list begins; null: the newest
@@ -37,7 +38,7 @@ export function order(kind, version, name = null) {
     meaning: MEANING[kind],
     path: `v1/policies/${version}/${kind}`,
     word: "why",
-    needed: true,
+    usual: NO_REASON,
     foresee: kind === "rollback" ? leftBehind : null,
     done: answer => report(answer.status === "accepted" ? WAITS : ""),
   }));

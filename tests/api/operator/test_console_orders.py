@@ -6,7 +6,7 @@ from pathlib import Path
 
 from api_harness import Service, serve
 from console_pages import ADMIN, READER, START, OpenPage, chromium, give, open_page, world
-from console_world import SCRIPT, VERSIONS, put_rewarded, some_good
+from console_world import SCRIPT, VERSIONS, policy, put_rewarded, some_good
 from made_events import opening
 from playwright.sync_api import expect
 
@@ -107,6 +107,31 @@ def test_an_operator_promotes_and_rolls_back_and_nobody_refused_does(open_page: 
     kept = page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}, document.cookie])")
     assert ADMIN not in kept
     assert READER in kept
+
+
+def test_older_versions_are_paged_to_and_the_newest_back(open_page: OpenPage, tmp_path: Path) -> None:
+    with serve(tmp_path / "service") as service:
+        with service.store.work() as work:
+            for _ in range(125):
+                work.policies.put(policy(work.policies.allocate(START).version, START))
+        page = open_page("#releases", of=service)
+        versions, older = page.locator("#versions .version b"), page.locator("#older-versions")
+        newest = page.locator("#newest-versions")
+        numbers = [f"version {number}" for number in range(125, 0, -1)]
+        expect(versions).to_have_text(numbers[:60])
+        expect(newest).to_be_hidden()
+        older.click()
+        expect(versions).to_have_text(numbers[60:120])
+        with page.expect_response(re.compile(r"/v1/policies\?limit=60&before=66$")):
+            pass  # it looks again
+        expect(versions).to_have_text(numbers[60:120])
+        newest.click()
+        expect(versions).to_have_text(numbers[:60])
+        for shown in (numbers[60:120], numbers[120:]):
+            older.click()
+            expect(versions).to_have_text(shown)
+        expect(older).to_be_hidden()
+        page.close()
 
 
 def test_an_order_that_is_refused_says_why(open_page: OpenPage, world: Service) -> None:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from shown_examples import commands, of_test
+
 ROOT = Path(__file__).resolve().parents[3]
 USE = """
 import onward_client, pathlib, sys
@@ -15,15 +17,33 @@ with onward_client.Onward("http://127.0.0.1:9", queue=sys.argv[1], close_timeout
 """
 
 
+def uv(*arguments: str, cwd: Path) -> None:
+    subprocess.run([sys.executable, "-m", "uv", *arguments, "--quiet"], check=True, cwd=cwd)
+
+
+def environment(directory: Path) -> Path:
+    """Make an environment of nothing, and return its interpreter."""
+    uv("venv", "--python", sys.executable, str(directory / "environment"), cwd=directory)
+    return directory / "environment" / "bin" / "python"
+
+
+def use(python: Path, program: str) -> None:
+    command = [str(python), "-I", "-c", program, str(python.parent / "queue.db")]
+    assert subprocess.run(command, check=True, cwd=python.parent, capture_output=True, text=True).stdout.strip()
+
+
 def test_its_wheel_works_with_httpx_alone(tmp_path: Path) -> None:
-    made, uv = tmp_path / "environment", [sys.executable, "-m", "uv"]
-
-    def run(*arguments: str) -> None:
-        subprocess.run([*uv, *arguments], check=True, cwd=tmp_path)
-
-    run("build", "--quiet", "--wheel", str(ROOT / "clients/python"), "--out-dir", str(tmp_path))
+    uv("build", "--wheel", str(ROOT / "clients/python"), "--out-dir", str(tmp_path), cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
-    run("venv", "--quiet", "--python", sys.executable, str(made))
-    run("pip", "install", "--quiet", "--python", str(made), str(wheel))
-    command = [str(made / "bin/python"), "-I", "-c", USE, str(tmp_path / "queue.db")]
-    assert subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, text=True).stdout.strip()
+    python = environment(tmp_path)
+    uv("pip", "install", "--python", str(python), str(wheel), cwd=tmp_path)
+    use(python, USE)
+
+
+def test_it_is_installed_as_its_page_says(tmp_path: Path) -> None:
+    """Its README.md shows one command, which brings the official client, too."""
+    python = environment(tmp_path)
+    test = "tests/clients/own_python/test_installed.py::test_it_is_installed_as_its_page_says"
+    (command,) = commands(of_test(test, "clients/python/README.md"))
+    uv(*command, "--python", str(python), cwd=ROOT)
+    use(python, f"import openai\n{USE}")

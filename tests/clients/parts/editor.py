@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 from browser import running_browser
-from packages import built, node
+from packages import built, node, run, shown
 from playwright.sync_api import Locator, Page, TimeoutError
 from ports import free_port
 
@@ -77,9 +77,9 @@ def running_editor(directory: Path, workspace: Path, settings: Mapping[str, Any]
 def package(directory: Path) -> Path:
     """Return the extension, as it would be published."""
     extension, made = built("vscode"), directory / "onward.vsix"
-    command = ["npm", "run", "package", "--", "--out", str(made)]
-    done = subprocess.run(command, cwd=extension, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    where, command = shown("vscode")[-1]
+    assert where == extension
+    run(where, [*command, "--", "--out", str(made)])
     return made
 
 

@@ -1,13 +1,15 @@
-"""Our npm packages, built once for all tests of a run."""
+"""Our npm packages, built once for all tests of a run, by the commands that their pages show."""
 
 import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from shown_examples import AS_SHOWN, commands, of_test
 
 ROOT = Path(__file__).resolve().parents[3]
 _CLIENTS = ROOT / "clients"
@@ -36,19 +38,38 @@ def built(name: str) -> Path:
     return _CLIENTS / name
 
 
+def shown(name: str, places: Mapping[str, Path] = {}) -> list[tuple[Path, list[str]]]:
+    """Return the commands of a package's page, each with the directory that it is run in.
+
+    `places`: where on this machine the words are that the reader replaces."""
+    here, found = ROOT, []
+    for words in commands(of_test(AS_SHOWN, f"clients/{name}/README.md"), places):
+        if words[0] == "cd":
+            here = (here / words[1]).resolve()
+        else:
+            found.append((here, words))
+    return found
+
+
+def run(directory: Path, command: Sequence[str]) -> None:
+    quiet = {
+        f"npm_config_{name}": value for name, value in (("audit", "false"), ("fund", "false"), ("loglevel", "error"))
+    }
+    done = subprocess.run(
+        command, cwd=directory, env={**os.environ, **quiet}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{' '.join(command)} in {directory.name}: {done.stdout}{done.stderr}"
+
+
 def _build(directory: Path, made_from: list[Path]) -> None:
     stamp, made = _digest(made_from), directory / "dist" / ".made-from"
     if not made.exists() or made.read_text() != stamp:
-        _npm(directory, "ci", "--no-audit", "--no-fund", "--loglevel=error")
-        _npm(directory, "run", "build")
+        for where, command in shown(directory.name):
+            if where == directory and command[-1] != "package":
+                run(where, command)
         made.write_text(stamp)
 
 
 def _digest(directories: list[Path]) -> str:
     files = sorted(path for directory in directories for pattern in _SOURCES for path in directory.glob(pattern))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-
-
-def _npm(directory: Path, *arguments: str) -> None:
-    done = subprocess.run(["npm", *arguments], cwd=directory, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"npm {arguments[0]} in {directory.name}: {done.stdout}{done.stderr}"

@@ -151,13 +151,16 @@ def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPag
                 page.close()
         page.locator("#next-steps button", has_text="back to version 2").first.click()
         expect(page.locator("#order-foreseen")).to_contain_text("their mean reward less this one's")
-        give(page, "it fell", ADMIN)
+        give(page, " ", ADMIN)  # nobody has to write why
         expect(page.locator("#order")).to_be_hidden()
-        assert [(order.kind, order.version) for order in service.orders.done] == [("rollback", base_ref(2))]
         page.locator("#switches button", has_text="freeze releases").click()
-        give(page, "while we look", ADMIN)
+        expect(page.locator("#order")).to_be_visible()
+        page.keyboard.press("Enter")  # the key is remembered: nothing else is asked
         expect(page.locator("#order")).to_be_hidden()
-        assert [(order.kind, order.version) for order in service.orders.done[1:]] == [("pin", base_ref(3))]
+        assert [(order.kind, order.version, order.why) for order in service.orders.done] == [
+            ("rollback", base_ref(2), "ordered in the console"),
+            ("pin", base_ref(3), "ordered in the console"),
+        ]
         with service.store.work() as work:
             work.fleet.put_switches("local", Switches(pinned=base_ref(3)))
         page.reload()
