@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
@@ -29,7 +30,7 @@ from api.feedback.reports.otlp.endpoint import LOGS, TRACES, OtlpEndpoint
 from api.feedback.reports.otlp.table import load_events
 from api.feedback.reports.otlp.wire import in_status_shape
 from api.feedback.routes import feedback_router
-from api.http.asgi import Receive, Scope, Send
+from api.http.asgi import Message, Receive, Scope, Send
 from api.http.errors import SHAPE, ErrorShape, answer_error, install_error_handlers
 from api.http.head import answer_head
 from api.http.large_bodies import Bodies
@@ -80,6 +81,7 @@ _GENERATING: dict[str, tuple[Planner, Protocol]] = {
     "/tabby/v1/completions": (plan_tabby, "tabby"),
 }
 _EXPORTS = (LOGS, TRACES)
+_REDIRECT = 307
 _SHAPES: dict[str, ErrorShape] = {
     **dict.fromkeys(_EXPORTS, in_status_shape),
     "/v1/messages": in_anthropics_shape,
@@ -142,11 +144,29 @@ class Application(FastAPI):
         if hot is not None:
             await hot(scope, receive, send)
             return
-        send = noted(self.trail, scope, send) if scope["type"] == "http" else send
+        send = noted(self.trail, scope, _to_paths(send)) if scope["type"] == "http" else send
         if scope["type"] == "http" and scope["method"] == "HEAD":
             await answer_head(super().__call__, scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
+
+
+def _to_paths(send: Send) -> Send:
+    """Have redirects, from a path with a slash too many, name a path alone.
+
+    With an address they would lead from a proxy's `https://` to our own `http://`, and clients send keys there."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == _REDIRECT:
+            headers = [(name, _path_of(value) if name == b"location" else value) for name, value in message["headers"]]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return sending
+
+
+def _path_of(url: bytes) -> bytes:
+    return urlsplit(url)._replace(scheme=b"", netloc=b"").geturl()
 
 
 def create_app(services: ApiServices) -> FastAPI:

@@ -5,7 +5,8 @@
 The code of a result is the benchmark's module, all of ours that it imports, and the programs that these start with
 `-m`, each with what it imports. Comments, docstrings and formatting do not count, nor does a file's place. A result
 that is older than its code, was made on a changed tree, or by a commit that the history does not have, is named; one
-without whole rows is an error. So is a headline that forty commits have passed by, or that its page does not show."""
+without whole rows is an error. So is a headline that two landings have passed by and the product has changed since, or
+that its page does not show."""
 
 import ast
 import io
@@ -24,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.headline.page import is_shown
+from bench.landings import BadTable, history, landings
 from bench.table import RESULTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,11 +44,12 @@ OURS = (
     "tests/faults",
     "tests/hostile",
 )
+PRODUCT = tuple(each for each in OURS if not each.startswith(("bench", "tests")))
 MADE_BY_TESTS = {"faults": "fault_table", "hostile": "test_hostile"}
 """Results that no benchmark makes: the module among the tests that does."""
 NOT_MEASURED = {"bench/table.py"}  # it writes down what was measured
 HEADLINE = "headline"
-MOST_COMMITS = 40  # that may have changed the code since the headline was made: about what two releases are made of
+MOST_LANDINGS = 1  # that the headline does not have: one older than the last two has been passed by
 NAMED = 3  # changed files that are shown of each
 Tree = Mapping[str, bytes]
 """The source files at one commit, by path."""
@@ -236,12 +239,16 @@ def _content(files: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return file.read()
 
 
-def commits_since(commit: str) -> int | None:
-    """Return how many commits changed the code since; None for one that the history does not have."""
-    product = (each for each in OURS if not each.startswith(("bench", "tests")))
-    git = ["git", "rev-list", "--count", f"{commit}..HEAD", "--", *product]
-    counted = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False)
-    return int(counted.stdout) if counted.returncode == 0 else None
+def against_headline(commit: str, root: Path = ROOT) -> Iterator[str]:
+    """Yield what speaks against a headline that this commit made. Raises BadTable."""
+    known = history(commit, root)
+    if known is None or known[0] not in (history("HEAD", root) or ()):
+        yield "the headline was made by a commit that is not in the history"
+        return
+    since = [landing[:8] for landing in landings(root) if landing not in known]
+    git = ["git", "diff", "--quiet", commit, "HEAD", "--", *PRODUCT]
+    if len(since) > MOST_LANDINGS and subprocess.run(git, cwd=root, check=False).returncode:
+        yield f"the product has changed since the headline, and {len(since)} commits have landed: {', '.join(since)}"
 
 
 def main() -> None:
@@ -256,13 +263,14 @@ def main() -> None:
     names = {state.name for state in found}
     older = sorted({state.name for state in found if not state.is_current})
     print(f"{len(older)} of {len(names)} results are not of today's code: {', '.join(older) or 'none'}")
-    if HEADLINE in names:
-        if (since := commits_since(next(state.commit for state in found if state.name == HEADLINE))) is None:
-            sys.exit("bench-check: the headline was made by a commit that is not in the history: make bench-headline")
-        if since > MOST_COMMITS:
-            sys.exit(f"bench-check: the code has changed in {since} commits since the headline: make bench-headline")
-        if not is_shown():
-            sys.exit("bench-check: docs/results.md shows another headline than bench/results/headline.json")
+    try:
+        wrong = [each for state in found if state.name == HEADLINE for each in against_headline(state.commit)]
+    except BadTable as error:
+        sys.exit(f"bench-check: {error}")
+    if wrong:
+        sys.exit(f"bench-check: {'; '.join(wrong)}: make bench-headline")
+    if HEADLINE in names and not is_shown():
+        sys.exit("bench-check: docs/results.md shows another headline than bench/results/headline.json")
 
 
 if __name__ == "__main__":

@@ -101,7 +101,9 @@ def main() -> None:
         app()
         sys.stdout.flush()
     except OnwardError as error:
-        print(redacted(f"onward: {error}"), file=sys.stderr)
+        from onward.output import visible
+
+        print(visible(redacted(f"onward: {error}")), file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except BrokenPipeError:  # who reads has read enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,12 +84,44 @@ def test_each_benchmark_has_a_name_of_its_own_and_make_knows_only_such() -> None
     assert set(words[1].split()) <= modules().keys()
 
 
+def is_named(name: str, page: Path) -> bool:
+    """Return whether a page names a benchmark, by a command or a path; on the page of results its word is enough."""
+    command = rf"-m bench {name}\b|NAME={name}\b|bench-{name}\b|bench[./](\w+[./])?{name}\b"
+    word = rf"|`{name}`|\| {name} \|" if page.name == "results.md" else ""
+    return re.search(command + word, words_of(page)) is not None
+
+
+@cache
+def words_of(page: Path) -> str:
+    return " ".join(page.read_text().split())
+
+
+def test_every_benchmark_is_named_on_a_page_or_is_a_part_of_one_that_is() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    files = {path: content for path, content in files_now().items() if path.startswith("bench/")}
+    named = {name for name in modules() if any(is_named(name, page) for page in pages)}
+    parts = {path for name in named for path in sources(name, files) if not re.search(rb"\breport\(", files[path])}
+
+    rooms = {path.relative_to(ROOT).as_posix(): path.stem for path in (ROOT / "bench").glob("*/*.py")}
+    assert not {path for path, name in rooms.items() if name not in named and path not in parts}
+
+
 def test_every_committed_result_has_whole_rows_and_the_commit_that_made_them() -> None:
     results = {file.stem: json.loads(file.read_text()) for file in RESULTS.glob("*.json")}
     told = {name: commits(name, content) for name, content in results.items() if "rows" in content}
 
     assert "learner_step" in told
     assert all(told.values())
+
+
+def test_every_result_that_misses_a_goal_is_in_a_decision_that_says_so() -> None:
+    results = {file.stem: json.loads(file.read_text()) for file in RESULTS.glob("*.json")}
+    rows = {name: content["rows"] for name, content in results.items() if "rows" in content}
+    missed = {name for name, rows_of_it in rows.items() if not all(row["holds"] for row in rows_of_it)}
+    decisions = [page for page in (ROOT / "docs" / "decisions").glob("*.md") if re.search(r"[Mm]iss", words_of(page))]
+
+    assert missed
+    assert not {name for name in missed if not any(is_named(name, page) for page in decisions)}
 
 
 @pytest.mark.parametrize(

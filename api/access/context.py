@@ -10,7 +10,7 @@ from api.access.quotas.admission import Quotas
 from api.access.quotas.counted_log import CountedLog
 from api.access.services import ApiServices
 from api.access.stored_keys import StoredKeys
-from api.http.background import Background
+from api.http.background import Aside, Background
 from api.http.large_bodies import Bodies
 from api.redaction.policies import Redactors, SessionValues
 from api.requests.reader import BodyReader
@@ -34,6 +34,7 @@ class Context:
     log: CountedLog
     values: SessionValues = field(default_factory=SessionValues)
     background: Background = field(default_factory=Background)
+    aside: Aside = field(default_factory=Aside)
     _turn_counters: dict[tuple[str, FinishReason], Counter] = field(default_factory=dict)
 
     def turn_counter(self, workload: str, finish_reason: FinishReason) -> Counter:

@@ -44,6 +44,11 @@ class Identity:
         """The name that its orders are recorded under."""
         return self.key_id or KEYLESS
 
+    @property
+    def caller(self) -> tuple[str | None, ...]:
+        """Whose line its work waits in: one for each key, and each user that a key is bound to."""
+        return self.namespace, self.key_id, self.user
+
     def require(self, scope: Scope) -> None:
         """Raise Forbidden when the key lacks the scope."""
         if scope not in self.scopes:

@@ -1,7 +1,6 @@
 """The parts that plain FastAPI routes share: the caller, bodies through the same strict decoder, JSON answers."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -43,19 +42,20 @@ def is_still_let_in(context: Context, request: Request) -> bool:
     return True
 
 
-async def body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> T:
+async def body_of(
+    context: Context, request: Request, decoder: msgspec.json.Decoder[T], most_values: int | None = None
+) -> T:
     """Read and decode the body of an own route, which knows no query parameter: all that it takes is in the body.
 
-    Raises TooLarge, Overloaded, or InvalidRequest naming the field."""
+    `most_values`: of a large body, where the route can take fewer than `api.bodies.values`. Raises TooLarge,
+    Overloaded, or InvalidRequest naming the field."""
     only_parameters(request)
-    async with _raw_body(context, request) as raw:
-        return decode_body(decoder, raw)
+    return await _understood(context, request, lambda raw: decode_body(decoder, raw), most_values)
 
 
 async def foreign_body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> tuple[T, list[str]]:
     """Read and decode a body in another's protocol; return it with the names of unknown fields. Raises as `body_of`."""
-    async with _raw_body(context, request) as raw:
-        return decode_foreign(decoder, raw)
+    return await _understood(context, request, lambda raw: decode_foreign(decoder, raw))
 
 
 def told_ignored(names: Sequence[str]) -> dict[str, str]:
@@ -63,17 +63,24 @@ def told_ignored(names: Sequence[str]) -> dict[str, str]:
     return {"x-onward-ignored": ",".join(names)} if names else {}
 
 
-@asynccontextmanager
-async def _raw_body(context: Context, request: Request) -> AsyncIterator[Raw]:
+async def _understood(
+    context: Context, request: Request, understand: Callable[[Raw], T], most_values: int | None = None
+) -> T:
+    """Return what `understand` makes of the body: of a large one on a thread, once the reader's process has counted it.
+
+    A small one is made where it is: to go elsewhere would cost it more."""
     headers = dict(request.scope["headers"])
     try:
         body = await context.bodies.read(headers, request.receive)
     except ClientGone:
         raise InvalidRequest("the body was cut off", code="malformed_request") from None
     try:
-        if context.bodies.is_large(len(body.raw)):
-            await context.reader.ask(Check("other", context.services.settings.bodies.values), body.raw)
-        yield body.raw
+        if not context.bodies.is_large(len(body.raw)):
+            return understand(body.raw)
+        values = context.services.settings.bodies.values
+        most = values if most_values is None else min(values, most_values)
+        await context.reader.ask(Check("other", most), body.raw)
+        return await context.reader.away(lambda: understand(body.raw))
     finally:
         body.release()
 

@@ -12,7 +12,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import body_of, identity_of, json_body, json_response
 from api.access.quotas.limits import ERRORS, admit
-from api.feedback.body import FeedbackBody, feedback_decoder, subject_of
+from api.feedback.body import MOST_VALUES, FeedbackBody, feedback_decoder, subject_of
 from api.feedback.recording import record_feedback
 from api.feedback.side_by_side import side_by_side
 from api.http.decoding import decode_body
@@ -46,8 +46,8 @@ def batch_router(context: Context) -> APIRouter:
 
         Beside it stands `feedback_id` or `error`. Each counts against the limits as one request. A report with a
         `feedback_id` may be sent again; `retry` is true of those that should be."""
-        batch = await body_of(context, request, _decoder)
         most = context.services.settings.feedback.batch_items
+        batch = await body_of(context, request, _decoder, (most + 1) * MOST_VALUES)
         if not 0 < len(batch.feedback) <= most:
             raise InvalidRequest(f"feedback: 1 to {most} reports, not {len(batch.feedback)}", param="feedback")
         return json_response({"data": await _record_all(context, identity_of(request), batch.feedback)})

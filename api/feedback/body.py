@@ -17,6 +17,9 @@ from core.errors import InvalidRequest
 from core.events import Outcome, TokenRange, ToolCallTarget
 from core.ids import RESERVED, InferenceId, OutcomeId, SessionId, is_uuid, new_outcome_id
 
+MOST_VALUES = 64
+"""More JSON values than one report can have, each tag and each number of a range counted."""
+_LONGEST_USER = 16_384
 _MOST_TOKENS = 1 << 31
 _TEXTS = ("final_text", "diff", "snapshot")
 Text = Annotated[str, Meta(max_length=512)]
@@ -33,7 +36,7 @@ class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     feedback_id: Text | None = None
     inference_id: Text | None = None
     session_id: Text | None = None
-    user: str | None = None
+    user: Annotated[str, Meta(max_length=_LONGEST_USER)] | None = None
     metric_name: Text
     value: bool | float | str | msgspec.UnsetType = msgspec.UNSET
     final_text: str | None = None
@@ -68,7 +71,7 @@ def check_body(context: Context, body: FeedbackBody) -> None:
         raise InvalidRequest(what, param="feedback_id", code="reserved_id")
 
 
-async def said_by(context: Context, body: FeedbackBody, named: NamedTurn) -> Said:
+async def said_by(context: Context, identity: Identity, body: FeedbackBody, named: NamedTurn) -> Said:
     """Return the given value, or the one computed from the text that is there instead, and which edits that text is."""
     services = context.services
     texts = [name for name in _TEXTS if getattr(body, name) is not None]
@@ -78,7 +81,7 @@ async def said_by(context: Context, body: FeedbackBody, named: NamedTurn) -> Sai
     if not isinstance(body.value, msgspec.UnsetType):
         check_value(services.spec, body.metric_name, body.value)
         if services.spec.roles.get(body.metric_name) == "demonstration" and named.inference_id is not None:
-            return await demonstrated(named, services.renderer, body.tool_call_id, str(body.value))
+            return await demonstrated(context, identity, named, body.tool_call_id, str(body.value))
         return Said(body.value)
     (field,), text = texts, getattr(body, texts[0])
     measure = check_measured(services.spec, body.metric_name, field, text)
@@ -86,7 +89,7 @@ async def said_by(context: Context, body: FeedbackBody, named: NamedTurn) -> Sai
         raise InvalidRequest(f"{field}: only for an inference", param=field)
     if body.evidence is not None:
         raise InvalidRequest(f"evidence: leave it out, since {field} is the evidence", param="evidence")
-    return await measured(named, services.renderer, body.tool_call_id, field, text, measure)
+    return await measured(context, identity, named, body.tool_call_id, field, text, measure)
 
 
 def outcome_of(context: Context, identity: Identity, body: FeedbackBody, said: Said) -> Outcome:

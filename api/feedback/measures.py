@@ -1,9 +1,11 @@
 """Values computed from a text that feedback sends instead: how far a suggestion was edited, how much is left."""
 
-import asyncio
+from functools import partial
 
 import msgspec
 
+from api.access.context import Context
+from api.access.identity import Identity
 from api.feedback.edits import edits_to, lost_lines
 from api.feedback.targets import NamedTurn
 from api.feedback.values import spec_of
@@ -38,21 +40,29 @@ class Said(msgspec.Struct, frozen=True):
 
 
 async def measured(
-    named: NamedTurn, renderer: Renderer, call_id: str | None, field: str, text: str, measure: Measure
+    context: Context,
+    identity: Identity,
+    named: NamedTurn,
+    call_id: str | None,
+    field: str,
+    text: str,
+    measure: Measure,
 ) -> Said:
     """Measure a text against what the turn suggested.
 
     Raises NotFound for an unknown turn, InvalidRequest for one that suggested no text, or for a text that cannot be
     compared with it; Unfinished, StoreUnavailable."""
-    turn = await named.load_whole()
+    renderer, turn = context.services.renderer, await named.load_whole()
     suggested = _suggested(turn, call_id)
     if measure == "survived":
         lines = _in_whole_lines(turn, suggested) if call_id is None else suggested
-        return await asyncio.to_thread(_survived, renderer, turn, call_id, lines, text)
-    return await asyncio.to_thread(_edited, renderer, turn, call_id, suggested, measure, field, text)
+        return await context.aside.run(identity.caller, partial(_survived, renderer, turn, call_id, lines, text))
+    return await context.aside.run(
+        identity.caller, partial(_edited, renderer, turn, call_id, suggested, measure, field, text)
+    )
 
 
-async def demonstrated(named: NamedTurn, renderer: Renderer, call_id: str | None, text: str) -> Said:
+async def demonstrated(context: Context, identity: Identity, named: NamedTurn, call_id: str | None, text: str) -> Said:
     """Return what a text says that somebody wanted instead; without edits where the turn is not to be had."""
     try:
         turn = await named.load()
@@ -60,7 +70,10 @@ async def demonstrated(named: NamedTurn, renderer: Renderer, call_id: str | None
         turn = None
     if turn is None or turn.unstored is not None:
         return Said(text)
-    return Said(text, await asyncio.to_thread(edits_to, renderer, turn, call_id, text))
+    return Said(
+        text,
+        await context.aside.run(identity.caller, partial(edits_to, context.services.renderer, turn, call_id, text)),
+    )
 
 
 def _suggested(turn: Completion, call_id: str | None) -> str:

@@ -44,7 +44,7 @@ async def record_feedback(context: Context, identity: Identity, body: FeedbackBo
     await _admit_user(context, identity, body, named)
     await check_is_own(context.services, identity, named, session_id)
     await redact_feedback(context, identity, body, named)
-    outcome = outcome_of(context, identity, body, await said_by(context, body, named))
+    outcome = outcome_of(context, identity, body, await said_by(context, identity, body, named))
     own_id = body.feedback_id is not None
     return await context.background.insist(_record(context, identity, outcome, named, own_id=own_id))
 

@@ -8,7 +8,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters
 from api.access.quotas.limits import ERRORS, admit
-from api.feedback.body import FeedbackBody, feedback_decoder
+from api.feedback.body import MOST_VALUES, FeedbackBody, feedback_decoder
 from api.feedback.kept import describe_feedback, withdraw_feedback
 from api.feedback.recording import record_feedback
 from core.errors import RequestError, Unavailable
@@ -56,7 +56,8 @@ async def _limited(context: Context, request: Request, answer: Callable[[Identit
 
 
 async def _post(context: Context, identity: Identity, request: Request) -> Response:
-    recorded = await record_feedback(context, identity, await body_of(context, request, feedback_decoder))
+    body = await body_of(context, request, feedback_decoder, MOST_VALUES)
+    recorded = await record_feedback(context, identity, body)
     status = "pending" if recorded.pending else "recorded"
     return json_response({"feedback_id": recorded.outcome_id, "status": status}, 202 if recorded.pending else 200)
 

@@ -1,7 +1,7 @@
-"""Background work that must end although the request that started it was given up."""
+"""Work apart from a request: what must end although the request was given up, and what clients make long."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -27,3 +27,47 @@ class Background:
         """Wait until all tasks have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+
+class Aside:
+    """A thread for what clients make long, though their bodies are small: exports, and texts that are compared.
+
+    There is one at a time. The threads on which everybody reads the store are few, and each that computes takes the
+    interpreter from the event loop: many at once would stop others. Each caller has one piece in the common line, and
+    its others wait in its own: whoever sends many keeps nobody else waiting for longer than one of each takes."""
+
+    def __init__(self) -> None:
+        self._one = asyncio.Lock()
+        self._lines: dict[Hashable, _Line] = {}
+
+    async def run(self, caller: Hashable, work: Callable[[], T]) -> T:
+        """Return what the work makes, after the caller's work that came before. Raises as it does."""
+        line = self._lines.setdefault(caller, _Line())
+        line.length += 1
+        try:
+            async with line.head, self._one:
+                return await to_its_end(asyncio.to_thread(work))
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[caller]
+
+
+class _Line:
+    """The work of one caller; the piece that holds `head` waits in the common line, or runs."""
+
+    def __init__(self) -> None:
+        self.head = asyncio.Lock()
+        self.length = 0
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Return what the work makes. Who is cancelled meanwhile waits, and the next in line with him.
+
+    A thread cannot be ended, and the process would have to start again: else hang-ups would cost all others that."""
+    begun = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(begun)
+    except asyncio.CancelledError:
+        await asyncio.gather(begun, return_exceptions=True)
+        raise

@@ -1,5 +1,6 @@
 """The decoding of JSON into typed bodies: a value that does not fit is a 400 that names the field."""
 
+from codecs import BOM_UTF8
 from typing import TypeVar
 
 import msgspec
@@ -18,6 +19,8 @@ def decode_body(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
     """Decode a body. Raises InvalidRequest.
 
     NaN and infinities are not JSON; numbers beyond a double's range are refused."""
+    if raw[: len(BOM_UTF8)] == BOM_UTF8:  # .NET and PowerShell begin texts so, and RFC 8259 lets it be ignored
+        raw = raw[len(BOM_UTF8) :]
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:

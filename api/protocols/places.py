@@ -22,7 +22,7 @@ def renamed(error: RequestError, places: Mapping[str, str]) -> RequestError:
     """Return the error with its field, alone and at the beginning of its message, under the client's name."""
     if error.param is None:
         return error
-    ours = max((place for place in places if _is_within(error.param, place)), key=len, default=None)
+    ours = next((place for place in _around(error.param) if place in places), None)
     if ours is None:
         return error
     theirs = copy.copy(error)
@@ -33,5 +33,11 @@ def renamed(error: RequestError, places: Mapping[str, str]) -> RequestError:
     return theirs
 
 
-def _is_within(param: str, place: str) -> bool:
-    return param.startswith(place) and param[len(place) : len(place) + 1] in ("", ".", "[")
+def _around(param: str) -> Iterator[str]:
+    """Yield a field's place and those that it is within, the innermost first.
+
+    These are few; the places of a request are as many as its client sends."""
+    yield param
+    for end in range(len(param) - 1, -1, -1):
+        if param[end] in ".[":
+            yield param[:end]

@@ -16,6 +16,7 @@ from api.requests.tools import Tool
 
 MAX_CHOICES = 16
 MAX_STOPS = 16
+MAX_BIASES = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_COMPLETION_LOGPROBS = 5
 
@@ -45,7 +46,7 @@ class GenerationBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stop: str | list[str] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_BIASES)] | None = None
     user: str | None = None
     store: bool | None = None
     metadata: dict[str, str] | None = None

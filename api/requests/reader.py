@@ -8,9 +8,10 @@ import asyncio
 import resource
 import struct
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Coroutine, Sequence
-from typing import IO, Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import IO, Protocol, TypeVar
 
+from api.http.background import to_its_end
 from api.http.body_shape import Raw
 from api.requests.jobs import Job, Refused, Result, decode_job, decode_result, encode_job, encode_result, perform
 from core.errors import TooLarge, Unavailable
@@ -49,7 +50,7 @@ class ThreadReader:
 
     async def away(self, work: Callable[[], T]) -> T:
         async with self._one:
-            return await _to_its_end(asyncio.to_thread(work))
+            return await to_its_end(asyncio.to_thread(work))
 
     async def aclose(self) -> None:
         """Do nothing: there is no process to end."""
@@ -70,11 +71,11 @@ class ProcessReader:
 
     async def away(self, work: Callable[[], T]) -> T:
         async with self._one:
-            return await _to_its_end(asyncio.to_thread(work))
+            return await to_its_end(asyncio.to_thread(work))
 
     async def ask(self, job: Job, body: Raw = b"") -> tuple[int, ...]:
         async with self._one:
-            return _tokens(await _to_its_end(self._asked(job, body)))
+            return _tokens(await to_its_end(self._asked(job, body)))
 
     async def _asked(self, job: Job, body: Raw) -> Result:
         process = await self._started()
@@ -114,18 +115,6 @@ class ProcessReader:
         if process is not None and process.returncode is None:
             process.kill()
             await process.wait()
-
-
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Return what the work makes. Who is cancelled meanwhile waits, and the next in line with him.
-
-    A thread cannot be ended, and the process would have to start again: else hang-ups would cost all others that."""
-    begun = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(begun)
-    except asyncio.CancelledError:
-        await asyncio.gather(begun, return_exceptions=True)
-        raise
 
 
 async def _exchange(process: Process, job: bytes, body: Raw) -> tuple[Result, bool]:

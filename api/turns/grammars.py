@@ -39,7 +39,7 @@ class _Place:
 
     def __init__(self, identity: Identity) -> None:
         self._loop = asyncio.get_running_loop()
-        self._caller: _Caller = self._loop, (identity.namespace, identity.key_id, identity.user)
+        self._caller: _Caller = self._loop, identity.caller
         self._line = _lines.setdefault(self._caller, _Line())
         if self._line.length >= _LONGEST_LINE:
             raise _busy()

@@ -148,12 +148,13 @@ def first(directory: Path) -> None:
     from api.live_state.beside.answers import answer_for as answer_live_state
     from api.live_state.memory import MemoryLiveState
     from core.beside.listener import Listener
+    from core.grammars.library import Grammars
     from serving.engines.beside.answers import answer_for as answer_engine
 
     directory.mkdir(exist_ok=True)
     live_state, policy, listener = MemoryLiveState(), StubPolicy(), Listener()
     answer_live_state(listener, live_state)
-    answer_engine(listener, policy, lambda: "ok")
+    answer_engine(listener, policy, lambda: "ok", Grammars(directory))
     serve(onward(directory, live_state, policy), listener.listening(directory / "line.sock"))
 
 

@@ -39,6 +39,8 @@ FIGURES = (
     Figure("turn_p50", "demo: a turn, p50", "s", "the bar", "less", 0.15),
     Figure("turn_p99", "demo: a turn, p99", "s", "the bar", "less", 1.0),
     Figure("versions", "demo: versions in a minute", "versions", "the bar", "more", 56.0),
+    Figure("turned_away", "demo: users turned away", "users", "the bar", "less", 0.0),
+    Figure("failed", "demo: requests that failed", "requests", "the bar", "less", 0.0),
     Figure("trained", "demo: rewarded turns that train", "share", "the bar", "more", 0.99),
     Figure("quality", "demo: true quality after a minute", "share", "the bar", "more", 0.6),
     Figure("answers", "whole answers, every turn durable", "times", "bare FastAPI", "more", 0.6),
@@ -52,3 +54,16 @@ FIGURES = (
     Figure("first_start", "start to ready, the first time", "s", "the bar", "less", 8.0),
     Figure("later_start", "start to ready, again", "s", "the bar", "less", 6.0),
 )
+"""The demo's are those of its goals in 150 s that a minute can tell: 140 versions in 150 s are 56 in one."""
+SAID = {
+    "quality_end": "quality",
+    "feedback_to_served_p50_s": "served_p50",
+    "feedback_to_served_p99_s": "served_p99",
+    "turn_p50_s": "turn_p50",
+    "turn_p99_s": "turn_p99",
+    "versions": "versions",
+    "turned_away": "turned_away",
+    "failed_requests": "failed",
+    "share_learned_from": "trained",
+}
+"""What is taken of a demo's report, and its name among the figures."""

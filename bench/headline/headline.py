@@ -1,4 +1,4 @@
-"""The dozen figures by which somebody sees that Onward got slower, in ten minutes, beside an earlier commit if asked.
+"""The figures by which somebody sees that Onward got slower, in ten minutes, beside an earlier commit if asked.
 
     python -m bench headline [--against COMMIT] [--rounds 2] [NAME ...]
 
@@ -88,7 +88,8 @@ def rows_of(found: Found, before: Found | None) -> list[dict[str, object]]:
             continue
         value = middle(values)
         row: dict[str, object] = {"metric": figure.metric, "value": value, "unit": figure.unit}
-        row |= {"against": figure.against, "ratio": value / figure.goal, "goal": figure.goal}
+        ratio = value / figure.goal if figure.goal else None  # nothing is a multiple of none
+        row |= {"against": figure.against, "ratio": ratio, "goal": figure.goal}
         row |= {"holds": figure.holds(value), "spread": [min(values), max(values)]}
         if before is not None and before.get(figure.name):
             row["before"] = middle(before[figure.name])

@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM
 from bench.api import api_overhead
 from bench.engines import engine as engine_bench
 from bench.engines.start import one_round
+from bench.headline.figures import SAID
 from bench.log import embedded_log
 from bench.log.traffic import turns_and_outcomes
 from bench.scoring import monitors as monitors_bench
@@ -43,16 +44,6 @@ from serving.weights.published import BlobWeights
 DEMO_SECONDS = 60
 ROUNDS = 3
 SCORED_TURNS = 3000
-SAID = {
-    "quality_end": "quality",
-    "feedback_to_served_p50_s": "served_p50",
-    "feedback_to_served_p99_s": "served_p99",
-    "turn_p50_s": "turn_p50",
-    "turn_p99_s": "turn_p99",
-    "versions": "versions",
-    "share_learned_from": "trained",
-}
-"""What is taken of a demo's report, and its name among the figures."""
 
 Figures = dict[str, float]
 

@@ -43,6 +43,7 @@ class Line:
         self._opening = asyncio.Lock()
         self._keeping: asyncio.Task[None] | None = None
         self._is_closing = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def hear(self, topic: str, call: Callable[[msgspec.Raw], None]) -> None:
         """Pass what the first process tells of a topic to `call`."""
@@ -60,6 +61,7 @@ class Line:
             return
         async with self._opening:
             if self._keeping is None:
+                self._loop = asyncio.get_running_loop()
                 await self._connect()
                 self._keeping = asyncio.create_task(self._keep())
 
@@ -84,6 +86,17 @@ class Line:
             raise Lost(f"the service's first process has not answered within {timeout_s:g} s") from None
         finally:
             self._answers.pop(number, None)
+
+    def ask_from_thread(self, topic: str, body: bytes, timeout_s: float) -> msgspec.Raw:
+        """Ask as `ask` does, from a thread that is not the event loop's. Blocks."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            raise Lost(self.state)
+        asking = asyncio.run_coroutine_threadsafe(self.ask(topic, body, timeout_s), loop)
+        try:
+            return asking.result(timeout_s + _AGAIN_S)
+        except TimeoutError:  # the loop has ended meanwhile
+            raise Lost(self.state) from None
 
     async def stream(self, topic: str, body: bytes) -> AsyncGenerator[msgspec.Raw, None]:
         """Yield the parts of an answer; closing this ends the work there. Raises as `ask` does, but waits for long."""

@@ -7,6 +7,7 @@ hold for each mask, the others for compiling."""
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -44,9 +45,12 @@ class Grammars:
     def __init__(self, directory: Path) -> None:
         """Read no more than is asked for: the tokenizer of `directory` with the first grammar."""
         self._directory = directory
-        self._lock = threading.Lock()
-        self.has_engine = False
-        """Whether an engine of this process takes matchers from here."""
+        self._lock = threading.Lock()  # event loops take it, too: nothing is read or compiled under it
+        self._reading = threading.Lock()
+        self.prepare: Callable[[Grammar, tuple[int, ...], str | None], object] | None = None
+        """Has a scope's grammar compiled where answers follow it, and returns once it is; None: no answers are made.
+
+        It blocks. Whoever is about to ask for an answer calls it in a caller's own line, for it may take a second."""
         self._tokenizers: dict[tuple[int, ...], LLTokenizer] = {}
         self._compiled: OrderedDict[_Key, LLMatcher] = OrderedDict()
 
@@ -70,6 +74,10 @@ class Grammars:
                 self._keep(key, found)
         return found.deep_copy()
 
+    def has_compiled(self, grammar: Grammar, stop_token_ids: tuple[int, ...], scope: str | None = None) -> bool:
+        with self._lock:
+            return (scope, grammar.text, stop_token_ids) in self._compiled
+
     def _keep(self, key: _Key, compiled: LLMatcher) -> None:
         """Keep it in the place of its scope's oldest, or of the oldest of all."""
         self._compiled[key] = compiled
@@ -92,7 +100,7 @@ class Grammars:
         return made
 
     def tokenizer(self, stop_token_ids: tuple[int, ...]) -> LLTokenizer:
-        with self._lock:
+        with self._reading:
             if stop_token_ids not in self._tokenizers:
                 self._tokenizers[stop_token_ids] = self._read_tokenizer(stop_token_ids)
             return self._tokenizers[stop_token_ids]

@@ -140,6 +140,7 @@ def propose(
     It is judged by cases and by the users that the replay held out; then it is released, waits for `onward promote`, or
     is refused. Where there is neither, the service's own suite (`release.evals.suite`) decides, if there is one. Exit
     code 1 when it is not to be released."""
+    from onward.output import visible
     from onward.replays.evals import check_options
     from onward.replays.propose import propose as hand_over
     from serving.evals.gate import Bounds
@@ -149,7 +150,7 @@ def propose(
     limits = Limits(budget_s, concurrency, allow_commands)
     policy = hand_over(replay, directory, suite, limits, Bounds(margin=margin), reward_margin, overrides_of(set_))
     assert policy.verdict is not None
-    print(f"version {policy.version}: {policy.verdict.action}: {policy.verdict.why}")
+    print(visible(f"version {policy.version}: {policy.verdict.action}: {policy.verdict.why}"))
     if policy.verdict.action == "hold":
         print(f"it waits: `onward promote {policy.version}` releases it")
     sys.exit(0 if policy.verdict.action in ("pass", "ask") else 1)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from core.errors import OnwardError
 from onward.commands.client import call, opened
+from onward.output import console
 
 _AGAIN_S = 1.0
 
@@ -19,11 +20,11 @@ def tail(directory: Path, key: str | None, workload: str | None, after: int | No
     """Print a line for each revision in the key's namespace, until interrupted or `count` were shown.
 
     It resumes when the service comes back. Raises OnwardError when the service cannot be reached at the start."""
-    console = Console(soft_wrap=True)
+    shown_on = console(soft_wrap=True)
     shown = 0
-    for reward in _follow(directory, key, after, console):
+    for reward in _follow(directory, key, after, shown_on):
         if workload in (None, reward["workload"]):
-            console.print(_line(reward), markup=False, highlight=False)
+            shown_on.print(_line(reward))
             shown += 1
             if shown == count:
                 return
@@ -34,27 +35,25 @@ def explain(directory: Path, inference_id: str, key: str | None) -> None:
 
     What a reward says of some of the turn's tokens follows it, a line for each span."""
     turn = call(directory, "GET", f"/v1/rewards/{quote(inference_id, safe='')}", key)
-    console = Console(soft_wrap=True)
+    shown_on = console(soft_wrap=True)
     spans = ", ".join(str(span["version"]) for span in turn["policy_versions"]) or "none"
-    console.print(
+    shown_on.print(
         f"{turn['inference_id']}  turn {turn['turn_index']} of session {turn['session_id']}\n"
-        f"workload {turn['workload']}, version {spans}, {turn['completion_tokens']} tokens, {turn['finish_reason']}\n",
-        markup=False,
-        highlight=False,
+        f"workload {turn['workload']}, version {spans}, {turn['completion_tokens']} tokens, {turn['finish_reason']}\n"
     )
     lines = [(turn["received_at"], "asked")]
     lines += [(outcome["received_at"], _said(outcome)) for outcome in turn["outcomes"]]
     lines += [(reward["decided_at"], "\n".join([_decided(reward), *_spans(reward)])) for reward in turn["rewards"]]
     for at, line in sorted(lines, key=lambda entry: entry[0]):
-        console.print(f"{at}  {line}", markup=False, highlight=False)
+        shown_on.print(f"{at}  {line}")
     if not turn["rewards"]:
-        console.print("no reward yet", highlight=False)
+        shown_on.print("no reward yet")
 
 
 # ---------------------------------------------------------------------------------------------- the stream
 
 
-def _follow(directory: Path, key: str | None, after: int | None, console: Console) -> Iterator[dict[str, Any]]:
+def _follow(directory: Path, key: str | None, after: int | None, shown_on: Console) -> Iterator[dict[str, Any]]:
     is_open = False
     while True:
         headers = {} if after is None else {"Last-Event-ID": str(after)}
@@ -67,7 +66,7 @@ def _follow(directory: Path, key: str | None, after: int | None, console: Consol
         except (OnwardError, OSError) as error:
             if not is_open:
                 raise
-            console.print(f"({error}; trying again)", markup=False, highlight=False)
+            shown_on.print(f"({error}; trying again)")
         time.sleep(_AGAIN_S)
 
 

@@ -197,9 +197,11 @@ class BesideServing:
     """Serving by the engine of the service's first process, which also steers it."""
 
     def __init__(self, foundation: Foundation, line: "Line") -> None:
+        from core.grammars.library import grammars_of
         from serving.engines.beside.policy import BesidePolicy
 
         self.policy = BesidePolicy(line, foundation.layout.line)
+        grammars_of(foundation.model).prepare = self.policy.prepare
         self.stages: Mapping[str, Stage] = {}
 
     def states(self) -> Mapping[str, str]:

@@ -58,7 +58,7 @@ def build_service(foundation: Foundation) -> Service:
     serving = build_serving(foundation, log, timer, is_whole=True)
     traffic = StoreTraffic(foundation.store, settings.serving.cluster, settings.release)
     live_state = build_live_state(foundation)
-    listener = build_listener(serving, live_state) if _has_apis_beside(settings) else None
+    listener = build_listener(foundation, serving, live_state) if _has_apis_beside(settings) else None
     beside = Neighbours(log, lambda: live_state, serving)
     rows = [row for row in STAGES if row.is_wanted(settings)]
     makers: dict[str, Callable[[], Stage]] = {
@@ -86,17 +86,19 @@ def _orphans(foundation: Foundation) -> Stage:
     return Orphans(foundation.layout.spools, partial(_spooling, foundation))
 
 
-def build_listener(serving: Serving, live_state: LiveState) -> "Listener":
+def build_listener(foundation: Foundation, serving: Serving, live_state: LiveState) -> "Listener":
     """Let the processes that connect use this one's engine and live state."""
     from api.live_state.beside.answers import answer_for as answer_live_state
     from api.live_state.memory import MemoryLiveState
     from core.beside.listener import Listener
+    from core.grammars.library import grammars_of
     from serving.engines.beside.answers import answer_for as answer_engine
 
     assert isinstance(live_state, MemoryLiveState), "where live state is shared otherwise, so is all the rest"
     listener = Listener()
     answer_live_state(listener, live_state)
-    answer_engine(listener, serving.policy, lambda: serving.states()["engine"])
+    grammars = grammars_of(foundation.model)
+    answer_engine(listener, serving.policy, lambda: serving.states()["engine"], grammars)
     return listener
 
 

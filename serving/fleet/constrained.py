@@ -5,12 +5,13 @@ everywhere, so their digest is recorded for the learner as if the engine had tol
 shows that the engine's masks were others. Of an engine with another version of the library, or an unknown one, nothing
 is recorded: its masks may be others though every token is allowed by both."""
 
-import asyncio
+from functools import partial
 
 import msgspec
 
 from core.errors import InvalidRequest
 from core.events import Grammar
+from core.grammars.compiling import masks_of, on_a_follower
 from core.grammars.library import VERSION, Grammars
 from core.grammars.masks import OTHER_LIBRARY, OTHER_MASKS, Masks, NotAllowed
 from core.ports import TokenChunk
@@ -35,12 +36,12 @@ class Followed:
         """Begin an answer of an engine with this version of llguidance; `scope` as in `Grammars.matcher`.
 
         Raises InvalidRequest for a grammar that cannot be compiled."""
-        masks = await asyncio.to_thread(Masks, grammars, grammar, stop_token_ids, scope)
+        masks = await masks_of(grammars, grammar, stop_token_ids, scope)
         return cls(masks, same_library=llguidance == VERSION)
 
     async def take(self, chunk: TokenChunk) -> TokenChunk:
         """Return the chunk with the masks' record so far, or with the reason why there is none."""
-        return await asyncio.to_thread(self._take, chunk)
+        return await on_a_follower(partial(self._take, chunk))
 
     def _take(self, chunk: TokenChunk) -> TokenChunk:
         if self._why is None:

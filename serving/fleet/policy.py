@@ -49,6 +49,8 @@ class FleetPolicy:
     ) -> None:
         """Route requests to the engines in `view`; `grammars` are those of the model that they serve."""
         self._grammars = grammars
+        if grammars is not None:
+            grammars.prepare = grammars.matcher  # answers are followed here
         self._view, self._engines = view, engines
         self._settings, self._facts, self._clock = settings, facts, clock
         self._context_length = min(settings.context_length or facts.context_length, facts.context_length)

@@ -60,8 +60,8 @@ class AnswerGrammars:
         except InvalidRequest as error:
             self._blame(wanted, until_s, scope)
             raise _of_field(wanted.field, error) from error
-        if self._grammars.has_engine:  # it finds it compiled: a second of that is for the caller's own line, too
-            self._grammars.matcher(grammar, self._stop_token_ids, scope)
+        if self._grammars.prepare is not None:  # a second of compiling is for the caller's own line, wherever it is
+            self._grammars.prepare(grammar, self._stop_token_ids, scope)
         return grammar
 
     @property

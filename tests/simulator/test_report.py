@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from scripted_service import Message, ScriptedService, bungler, expert
 
+from bench.headline.figures import SAID
 from simulator import __main__ as program
 from simulator import report
 from simulator.losses import Losses, find_losses
@@ -254,7 +255,7 @@ def test_a_model_that_learns_succeeds(
     code, written = run_program(service, tmp_path, monkeypatch, "--seconds", "2.2", "--rate", "120")
     assert written["failures"] == []
     assert code == 0
-    assert written.keys() >= ISSUE_KEYS | {"curves", "turned_away", "rates_start", "rates_end", "endings"}
+    assert written.keys() >= ISSUE_KEYS | SAID.keys() | {"curves", "turned_away", "rates_start", "rates_end", "endings"}
     assert written["quality_start"] == 0.0
     assert written["quality_end"] > 0.5
     assert written["quality_at_90_s"] is None, "there was no such second"
@@ -276,7 +277,7 @@ def test_a_model_that_learns_nothing_fails_and_what_is_lost_is_told(
     service: ScriptedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.script.forgets = True
-    code, written = run_program(service, tmp_path, monkeypatch, "--seconds", "0.6", "--rate", "50")
+    code, written = run_program(service, tmp_path, monkeypatch, "--seconds", "1.5", "--rate", "50")
     assert code == 1
     assert (written["quality_start"], written["lost_turns"], written["failed_requests"]) == (1.0, 1, 0)
 

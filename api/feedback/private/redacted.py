@@ -1,6 +1,5 @@
 """The words of feedback, redacted as those of the turn that it is about: one value has one placeholder in both."""
 
-import asyncio
 from typing import Final
 
 from api.access.context import Context
@@ -33,7 +32,7 @@ async def redact_feedback(context: Context, identity: Identity, body: FeedbackBo
         return [redaction.text(text) for text in texts.values()]
 
     is_slow = context.redactors.is_slow(identity.namespace, size)
-    redacted = await asyncio.to_thread(redact) if is_slow else redact()
+    redacted = await context.aside.run(identity.caller, redact) if is_slow else redact()
     for name, text in zip(texts, redacted, strict=True):
         setattr(body, name, text)
     if body.tags:

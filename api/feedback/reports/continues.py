@@ -4,9 +4,9 @@ https://docs.continue.dev/customize/deep-dives/development-data; `core/data/log.
 sends it, and `packages/config-yaml/src/schemas/data` has the shapes. Continue has ids of its own, which are none of
 ours: what it logs is joined by the id of a tool call, or by the exact words of the answer where one answer had them."""
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -70,7 +70,7 @@ async def _take(context: Context, identity: Identity, event: ContinueData) -> di
     if not outcomes:
         return {"status": "ignored"}
     await admit(context.services.live_state, identity)  # what is looked for costs a look, also where it is not found
-    digest = await asyncio.to_thread(digest_of, [event.name, event.data])
+    digest = await context.aside.run(identity.caller, partial(digest_of, [event.name, event.data]))
     clues = _clues(event.data, at)
     reports = [
         Report(source=_SOURCE, metric=metric, value=value, clues=clues, digest=digest) for metric, value in outcomes

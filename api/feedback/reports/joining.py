@@ -111,18 +111,11 @@ class Joining:
         session_id = None if clues.conversation is None else await self._known_session(clues.conversation)
         made: list[MadeTurn] = []
         for is_whole in (False, True):
-            turns = await self._turns(clues.at, session_id, is_whole=is_whole)
-            made = [turn for turn in turns if any(call.id == call_id for call in turn.tool_calls)]
+            with _told():
+                made = await self._window.calling(call_id, session_id, clues.at, self._now(), is_whole=is_whole)
             if made:
                 break
         return _the_only_one(made, by="tool_call", none="unknown_tool_call")
-
-    async def _turns(self, at: datetime, session_id: SessionId | None, *, is_whole: bool) -> Sequence[MadeTurn]:
-        """Return the turns of the session, or else of the namespace, from the window before an event to now."""
-        with _told():
-            if session_id is None:
-                return await self._window.turns(at, self._now(), is_whole=is_whole)
-            return await self._window.turns_of(session_id, at, self._now(), is_whole=is_whole)
 
     async def _by_text(self, clues: Clues, text: str) -> Joined:
         """Return the key's own recent turn that said exactly this; where several did, the one asked the same."""

@@ -8,6 +8,7 @@ import msgspec
 
 from api.access.context import Context
 from api.access.identity import Identity
+from api.feedback.side_by_side import in_slices
 from api.turns.answer_ids import inference_in
 from api.turns.lookup import look_up
 from core.events import Completion
@@ -48,16 +49,16 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 async def link(context: Context, identity: Identity, links: Iterable[Link]) -> None:
     """Remember the names of those answers that are the caller's own. Raises StoreUnavailable."""
-    wanted = [(list(filter(None, map(own_id, each.answers))), each) for each in links]
+    wanted = [(list(filter(None, map(own_id, each.answers))), each) async for each in in_slices(links)]
     own = await _own_turns(context, identity, {name for names, _ in wanted for name in names})
     meant: dict[tuple[str, str], None] = {}  # each once: the spans of a conversation all name it
-    for names, each in wanted:
+    async for names, each in in_slices(wanted):
         turn = next((own[name] for name in names if name in own), None)
         if turn is not None:
             meant |= dict.fromkeys((name, turn.inference_id) for name in each.names)
             if each.within:
                 meant[_CONVERSATION + each.within, turn.session_id] = None
-    for name, target in meant:
+    async for name, target in in_slices(meant):
         await _remember(context, identity, name, target)
 
 

@@ -124,8 +124,8 @@ def _body(report: Report, joined: Joined, own: OutcomeId) -> FeedbackBody:
     )
 
 
-def count_unjoined(namespace: Namespace, source: str, reason: str) -> None:
-    UNJOINED_EVENTS.labels(namespace, source, reason).inc()
+def count_unjoined(namespace: Namespace, source: str, reason: str, count: int = 1) -> None:
+    UNJOINED_EVENTS.labels(namespace, source, reason).inc(count)
 
 
 def told(identity: Identity, reason: str) -> str:

@@ -82,28 +82,54 @@ class Window:
         """Return the namespace's turns that were received from the window before `at` to `until`, newest first.
 
         `is_whole`: none of them may be on its way to the store. Raises TooManyTurns, StoreUnavailable."""
-
-        def query(view: View) -> list[SaidTurn]:
-            return view.turns.said_since(self._identity.namespace, self._after, self._settings.join_turns + 1)
-
-        return self._between(at, until, await self._read("turns", query, is_whole=is_whole))
+        turns = await self._made(is_whole=is_whole)
+        return self._between(at, until, turns, turns)
 
     async def turns_of(
         self, session_id: SessionId, at: datetime, until: datetime, *, is_whole: bool = True
     ) -> list[MadeTurn]:
         """Return the same of a session."""
+        turns = await self._made_in(session_id, is_whole=is_whole)
+        return self._between(at, until, turns, turns)
+
+    async def _made(self, *, is_whole: bool) -> list[SaidTurn]:
+        def query(view: View) -> list[SaidTurn]:
+            return view.turns.said_since(self._identity.namespace, self._after, self._settings.join_turns + 1)
+
+        return await self._read("turns", query, is_whole=is_whole)
+
+    async def _made_in(self, session_id: SessionId, *, is_whole: bool) -> list[MadeTurn]:
         namespace, most = self._identity.namespace, self._settings.join_turns
 
         def query(view: View) -> list[MadeTurn]:
             return view.turns.made_since(namespace, session_id, self._after, most + 1)
 
-        return self._between(at, until, await self._read(("turns", session_id), query, is_whole=is_whole))
+        return await self._read(("turns", session_id), query, is_whole=is_whole)
 
-    def _between(self, at: datetime, until: datetime, turns: Sequence[M]) -> list[M]:
+    async def calling(
+        self, call_id: str, session_id: SessionId | None, at: datetime, until: datetime, *, is_whole: bool
+    ) -> list[MadeTurn]:
+        """Return those of the turns that made the call: of the session, or else of the namespace.
+
+        Turns are looked through once for all calls: as many events as a request may have would each pass all of them.
+        Raises as `turns`."""
+        place = "calls", session_id, is_whole
+        turns: Sequence[MadeTurn]
+        if session_id is None:
+            turns = await self._made(is_whole=is_whole)
+        else:
+            turns = await self._made_in(session_id, is_whole=is_whole)
+        if place not in self._known:
+            self._known[place] = _by_call(turns)
+        known: dict[str, list[MadeTurn]] = self._known[place]
+        return self._between(at, until, turns, known.get(call_id, ()))
+
+    def _between(self, at: datetime, until: datetime, turns: Sequence[MadeTurn], wanted: Sequence[M]) -> list[M]:
+        """Return those of the wanted turns that are in the window. Raises TooManyTurns where not all were read."""
         most, after = self._settings.join_turns, before(at, self._settings.join_window_s)
         if len(turns) > most and turns[most].inference_id >= first_id(after):
             raise TooManyTurns
-        return [turn for turn in turns if after <= turn.received_at <= until]
+        return [turn for turn in wanted if after <= turn.received_at <= until]
 
     async def _read(self, what: object, query: Query[T], *, is_whole: bool) -> T:
         """Return what the query finds, on a store that has all where `is_whole`. Raises StoreUnavailable."""
@@ -123,6 +149,15 @@ class Window:
         if isinstance(found, StoreUnavailable):
             raise found
         return cast("T", found)
+
+
+def _by_call(turns: Sequence[MadeTurn]) -> dict[str, list[MadeTurn]]:
+    """Return the turns that made each call, by its id."""
+    made: dict[str, list[MadeTurn]] = {}
+    for turn in turns:
+        for call_id in dict.fromkeys(call.id for call in turn.tool_calls):
+            made.setdefault(call_id, []).append(turn)
+    return made
 
 
 def before(at: datetime, seconds: float) -> datetime:

@@ -1,6 +1,6 @@
 """Earlier answers that a request names: the one that it continues, and items that it sends as their ids alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -58,10 +58,8 @@ def answer_of(turn: Completion) -> AssistantMessage:
     )
 
 
-async def said_by_id(
-    context: Context, identity: Identity, items: Sequence[tuple[msgspec.Struct, str]]
-) -> dict[str, AssistantMessage]:
-    """Return what each item that is named by its id alone says. Raises InvalidRequest naming the item.
+def references_in(items: Sequence[tuple[msgspec.Struct, str]]) -> dict[str, str]:
+    """Return the items that are named by their ids alone, and where each is. Raises InvalidRequest naming the item.
 
     Each is named once: repeated, a short request would say more than any may."""
     named: dict[str, str] = {}
@@ -70,6 +68,11 @@ async def said_by_id(
             raise InvalidRequest(f"{place}.id: named before", param=f"{place}.id", code="duplicate_item")
     if len(named) > _MOST_REFERENCES:
         raise InvalidRequest(f"input: more than {_MOST_REFERENCES} items that are named by their ids", param="input")
+    return named
+
+
+async def said_by_id(context: Context, identity: Identity, named: Mapping[str, str]) -> dict[str, AssistantMessage]:
+    """Return what each item of `references_in` says. Raises InvalidRequest naming the item."""
     said: dict[str, AssistantMessage] = {}
     turns: dict[str, Completion] = {}
     for item_id, place in named.items():

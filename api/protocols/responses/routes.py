@@ -11,7 +11,7 @@ from api.http.body_shape import Raw
 from api.http.foreign import decode_foreign
 from api.protocols.chat_turns import Asked, plan_turns, understand
 from api.protocols.places import named_as
-from api.protocols.responses.earlier import said_before, said_by_id, turn_named
+from api.protocols.responses.earlier import references_in, said_before, said_by_id, turn_named
 from api.protocols.responses.events import ResponseExchange
 from api.protocols.responses.request import Items, Translated, items_of
 from api.requests.responses import ResponsesBody, responses_decoder
@@ -22,17 +22,17 @@ from core.events import Completion
 async def plan_response(context: Context, identity: Identity, headers: Headers, raw: Raw) -> ResponseExchange:
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
 
-    def read() -> tuple[ResponsesBody, Items, list[str]]:
+    def read() -> tuple[ResponsesBody, Items, list[str], dict[str, str]]:
         body, unknown = decode_foreign(responses_decoder, raw)
         items, left = items_of(body)
-        return body, items, [*unknown, *left]
+        return body, items, [*unknown, *left], references_in(items)
 
-    body, items, unknown = await read_large_apart(context, "responses", raw, read)
+    body, items, unknown, named = await read_large_apart(context, "responses", raw, read)
     earlier = None
     if body.previous_response_id is not None:
         earlier = await turn_named(context, identity, body.previous_response_id, "previous_response_id")
     before = [] if earlier is None else said_before(earlier)
-    said = await said_by_id(context, identity, items)
+    said = await said_by_id(context, identity, named)
 
     def translate() -> tuple[Translated, Asked]:
         translated = Translated(body, items, before, said, unknown)

@@ -29,6 +29,10 @@ from serving.evals.drafts import put_draft
 from serving.rendering import load_renderer
 
 _ANSWERS: Final = ("turn", "suggestion")  # purposes of turns whose answers users see
+_BEYOND: Final = "beyond_most"
+_OF_ONE: Final = 0.1
+"""The share of the drafts that one user's may take before others' have been looked at: who names her sessions, names
+their order."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,8 @@ def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, s
 
     The same sessions give the same drafts: what is a draft, was rejected or is a case is not drafted again."""
     require_directory(directory, overrides)
-    known = _Known(suite)
+    known, drafts = _Known(suite), _Drafts(suite, wanted.most)
     suite.mkdir(parents=True, exist_ok=True)
-    drafts: list[Path] = []
     counts, sessions = Counter[str](), 0
     namespace = None if wanted.namespace is None else Namespace(wanted.namespace)
     with (
@@ -86,15 +89,11 @@ def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, s
         for session in past.sessions():
             sessions += 1
             found = _drafted(session, past, talk, wanted.least)
-            if isinstance(found, Draft):
-                found = known.place_of(found) or ("beyond_most" if len(drafts) >= wanted.most else found)
-            if isinstance(found, Draft):
-                known.add(found)
-                drafts.append(put_draft(suite, found))
-            else:
-                counts[found] += 1
+            why = drafts.take(found, known) if isinstance(found, Draft) else found
+            counts.update([why] if why else [])
+        counts.update(drafts.fill_up(known))
         kept_out = {path.resolve() for path in source.settings.learner.admission.keep_out}
-    return Mined(sessions, drafts, dict(sorted(counts.items())), past.missing, suite.resolve() in kept_out)
+    return Mined(sessions, drafts.paths, dict(sorted(counts.items())), past.missing, suite.resolve() in kept_out)
 
 
 def _drafted(session: Sequence[Logged], past: Past, talk: Conversations, least: float) -> Draft | str:
@@ -159,6 +158,42 @@ def _in_words(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for outcome in sorted(outcomes, key=lambda each: each.received_at):
         if not isinstance(outcome.value, str):
             yield f"{outcome.name}: {outcome.value}"
+
+
+class _Drafts:
+    """The drafts that are made: of each user a share, and more once all sessions have been looked at."""
+
+    def __init__(self, suite: Path, most: int) -> None:
+        self.paths: list[Path] = []
+        self._suite, self._most = suite, most
+        self._of_user = Counter[tuple[str, str]]()
+        self._later: list[Draft] = []
+
+    def take(self, draft: Draft, known: "_Known") -> str | None:
+        """Write a draft, or keep it for later; or return why there is none."""
+        user = None if draft.reuse.user is None else (draft.reuse.namespace, draft.reuse.user)
+        if user is not None and self._of_user[user] >= max(1, int(_OF_ONE * self._most)):
+            if len(self._later) == self._most:
+                return known.place_of(draft) or _BEYOND
+            self._later.append(draft)
+            return None
+        why = self._put(draft, known)
+        if why is None and user is not None:
+            self._of_user[user] += 1
+        return why
+
+    def fill_up(self, known: "_Known") -> Iterator[str]:
+        """Write what was kept for later where there is still room; yield why not of each of the others."""
+        for draft in self._later:
+            if (why := self._put(draft, known)) is not None:
+                yield why
+
+    def _put(self, draft: Draft, known: "_Known") -> str | None:
+        why = known.place_of(draft) or (_BEYOND if len(self.paths) >= self._most else None)
+        if why is None:
+            known.add(draft)
+            self.paths.append(put_draft(self._suite, draft))
+        return why
 
 
 class _Known:

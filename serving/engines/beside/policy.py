@@ -9,13 +9,14 @@ import msgspec
 from core import telemetry
 from core.beside.line import OK, Line, greeting
 from core.errors import InvalidRequest
-from core.events import Sampling
+from core.events import Grammar, Sampling
 from core.ids import PolicyRef
 from core.ports import GenerateRequest, TokenChunk
-from serving.engines.beside.words import ENGINE, GENERATE, encode, read_chunk, read_shown
+from serving.engines.beside.words import ENGINE, GENERATE, GRAMMAR, GrammarAsked, encode, read_chunk, read_shown
 from serving.engines.requests import check_sampling, untrainable
 
 _MOST_TOKENS = 1 << 62  # in any vocabulary
+_COMPILED_S = 60.0
 
 
 class BesidePolicy:
@@ -47,6 +48,13 @@ class BesidePolicy:
 
     def untrainable(self, sampling: Sampling) -> tuple[str, ...]:
         return untrainable(sampling, tells_sets=True)
+
+    def prepare(self, grammar: Grammar, stop_token_ids: tuple[int, ...], scope: str | None = None) -> None:
+        """Have the first process compile a grammar, and return once it has: see `Grammars.prepare`. Blocks.
+
+        Raises EngineUnavailable where that is away."""
+        asked = GrammarAsked(grammar, stop_token_ids, scope)
+        self._line.ask_from_thread(GRAMMAR, encode(asked), _COMPILED_S)
 
     async def aclose(self) -> None:
         await self._line.aclose()

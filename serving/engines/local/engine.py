@@ -12,8 +12,8 @@ import msgspec
 from core import telemetry
 from core.errors import Conflict, EngineUnavailable, WeightsError
 from core.events import Sampling
+from core.grammars.compiling import masks_of
 from core.grammars.library import grammars_of
-from core.grammars.masks import Masks
 from core.ids import PolicyRef
 from core.model.probes import ProbeRecord, get_probe, has_probe
 from core.ports import Blobs, GenerateRequest, TokenChunk, Weights, WeightsRef
@@ -54,7 +54,7 @@ class LocalEngine:
         ConfigError naming the setting that does not fit, WeightsError when the anchor cannot be loaded."""
         self._weights, self._blobs = weights, blobs
         self._grammars = grammars_of(model_dir)
-        self._grammars.has_engine = True
+        self._grammars.prepare = self._grammars.matcher
         template = load_decoder(model_dir, settings, record)
         base = weights.open(anchor)
         model, _ = build_version(template.model, base.shards, anchor, as_stored=template.is_packed)
@@ -108,7 +108,7 @@ class LocalEngine:
         grammar = request.sampling.grammar
         masks = None
         if grammar is not None:
-            masks = await asyncio.to_thread(Masks, self._grammars, grammar, request.stop_token_ids, request.cache_scope)
+            masks = await masks_of(self._grammars, grammar, request.stop_token_ids, request.cache_scope)
         if request.version is not None:
             await self._pin(request.version)
         stream = Stream()

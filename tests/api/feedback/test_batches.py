@@ -1,7 +1,8 @@
 """Feedback in batches: each report is answered as it would be alone."""
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from api_harness import Service, wait_for
 from byte_renderer import END, call_ids
 from scripted_policy import Script
 
+from api.feedback.side_by_side import _AT_ONCE, SLICE, in_slices, side_by_side
 from core.events import Event, Topic
 from core.ports import Position
 
@@ -28,6 +30,52 @@ def send(service: Service, *reports: Any) -> list[dict[str, Any]]:
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["data"]
     return found
+
+
+class Turns:
+    """Counts the turns of the event loop on which a block runs."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    async def __aenter__(self) -> "Turns":
+        self._counting = asyncio.create_task(self._count())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._counting.cancel()
+
+    async def _count(self) -> None:
+        while True:
+            self.now += 1
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("subjects", [range(200), [0] * 200])
+def test_others_have_their_turn_between_reports(subjects: Sequence[int]) -> None:
+    """Also between reports that wait for nothing, on different turns as on one."""
+
+    async def run() -> Counter[int]:
+        async with Turns() as turns:
+
+            async def work(_: int) -> int:
+                return turns.now
+
+            return Counter(await side_by_side(subjects, work))
+
+    done = asyncio.run(run())
+    assert done.total() == len(subjects)
+    assert max(done.values()) <= _AT_ONCE
+
+
+def test_others_have_their_turn_between_slices() -> None:
+    async def run() -> list[tuple[int, int]]:
+        async with Turns() as turns:
+            return [(each, turns.now) async for each in in_slices(range(3 * SLICE + 1))]
+
+    found = asyncio.run(run())
+    assert [each for each, _ in found] == list(range(3 * SLICE + 1))
+    assert list(Counter(turn for _, turn in found).values()) == [SLICE, SLICE, SLICE, 1]
 
 
 def test_one_that_is_wrong_spoils_no_other(service: Service) -> None:

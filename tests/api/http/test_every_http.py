@@ -6,6 +6,7 @@ import json
 import socket
 import time
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -227,6 +228,27 @@ def test_two_hosts_are_refused_and_trailers_are_no_headers(service: Service) -> 
         answer.begin()
         assert answer.status == 200
         assert service.turn(answer.headers["x-onward-inference-id"]).workload == "chat"
+
+
+@pytest.mark.parametrize(
+    ("path", "right"), [(f"{CHAT}/?a=%C3%A9", f"{CHAT}?a=%C3%A9"), ("/v1/outcomes/", "/v1/outcomes")]
+)
+def test_a_redirect_leads_to_no_other_address(service: Service, path: str, right: str) -> None:
+    """Before us may stand a proxy that speaks TLS: its clients are not to send their keys on without."""
+    answer = service.http.post(path, content=BODY, headers={"content-type": "application/json"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, right)
+
+
+@pytest.mark.parametrize("size", [1, 2000])
+def test_a_mark_of_byte_order_is_no_content(service: Service, size: int) -> None:
+    """Also of a body that is so large that it is read apart."""
+    body = BODY.replace(b"hello", b"hello".ljust(size))
+    answers = [
+        service.http.post(CHAT, content=marks + body, headers={"content-type": "application/json"})
+        for marks in (BOM_UTF8, BOM_UTF8 * 2)
+    ]
+    codes = [answer.json().get("error", {}).get("code") for answer in answers]
+    assert codes == [None if size == 1 else "context_length_exceeded", "malformed_json"]
 
 
 def test_what_takes_no_get_takes_no_head(service: Service) -> None:

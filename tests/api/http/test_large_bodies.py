@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,6 +19,7 @@ import pytest
 from api_harness import MODEL, WAIT_S, Service, serve, wait_for
 from scripted_policy import ScriptedPolicy
 
+from api.access import plain
 from api.http.body_shape import count_values
 from api.http.large_bodies import Bodies, Body
 from api.requests import reader as reading
@@ -98,6 +99,18 @@ HOSTILE: dict[str, tuple[str, bytes, int]] = {
         b'{"inference_id": "a", "metric_name": "rating", "value": 1, "tags": {%s}}' % many(b'"a":"b"'),
         413,
     ),
+    "more tags than any": (
+        "/v1/feedback",
+        b'{"inference_id": "a", "metric_name": "rating", "value": 1, "tags": {%s}}' % many(b'"a":"b"', 700_000),
+        413,
+    ),
+    "more reports than any": ("/v1/feedback/batch", b'{"feedback": [%s]}' % many(b"{}", 200_000), 413),
+    "a user's name": (
+        "/v1/feedback",
+        b'{"inference_id": "a", "metric_name": "rating", "value": 1, "user": "%s"}' % (b"a" * (4 * MIB - 100)),
+        400,
+    ),
+    "biases": (CHAT, chat(user(b"hi"), b', "logit_bias": {%s}' % b",".join(b'"%d":1' % n for n in range(30_000))), 400),
     "a name for sixteen turns": (
         CHAT,
         chat(b'{"role": "user", "name": "%s", "content": "hi"}' % (b"a" * 300_000), b', "n": 16'),
@@ -201,6 +214,38 @@ def test_others_are_served_while_one_is_read(service: Service) -> None:
         assert not large.done()
         reader().resume()
         assert large.result().status_code == 400
+
+
+def test_what_plain_routes_take_is_decoded_on_the_loop_only_where_it_is_small(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other requests wait for what the loop does; a hop to a thread would cost most requests more than it saves."""
+    on_loop: list[bool] = []
+
+    def noted(decode: Callable[..., Any]) -> Callable[..., Any]:
+        def note(*given: Any) -> Any:
+            on_loop.append(asyncio._get_running_loop() is not None)
+            return decode(*given)
+
+        return note
+
+    for name in ("decode_body", "decode_foreign"):
+        monkeypatch.setattr(plain, name, noted(getattr(plain, name)))
+    counted = b'{"model": "%s", "messages": [%s], "new": "%s"}'
+    said = b'{"inference_id": "x", "metric_name": "accepted", "value": true, "evidence": "%s"}'
+    event = b'{"type": "view", "completion_id": "cmpl-x", "choice_index": 0, "new": "%s"}'
+    bodies: dict[str, Callable[[bytes], bytes]] = {
+        "/v1/feedback": lambda text: said % text,
+        "/v1/feedback/batch": lambda text: b'{"feedback": [%s]}' % (said % text),
+        "/tabby/v1/events": lambda text: event % text,
+        "/v1/messages/count_tokens": lambda text: counted % (MODEL.encode(), user(b"hi"), text),
+        "/v1/continue/data": lambda text: b'{"name": "x", "data": {"a": "%s"}}' % text,
+    }
+    for path, body in bodies.items():
+        for size, expected in ((10, True), (100_000, False)):
+            on_loop.clear()
+            answer = send(service, path, body(b"a" * size))
+            assert on_loop == [expected], (path, answer.text)
 
 
 def test_beyond_the_bound_on_bytes_they_are_refused(service: Service) -> None:

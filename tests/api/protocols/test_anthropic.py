@@ -9,6 +9,8 @@ from byte_renderer import END, call_ids, ids
 from scripted_policy import Script, says
 
 from api.protocols.anthropic.claude_code import user_and_session
+from api.protocols.places import renamed
+from core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from anthropic import Anthropic
@@ -281,3 +283,29 @@ def test_claude_codes_user_is_no_other_in_each_session(service: Service, user_id
 )
 def test_what_others_call_their_users_stays_whole(user_id: str) -> None:
     assert user_and_session(user_id) == (user_id, None)
+
+
+class Unpassed(dict[str, str]):
+    """Places of which nobody may pass all: a client sends as many as it likes."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("all places were passed")
+
+
+@pytest.mark.parametrize(
+    ("param", "theirs"),
+    [
+        ("messages[3].content[1].text", "input[7].text"),
+        ("messages[3].content[1]", "input[7]"),
+        ("messages[3].name", "input[2].name"),
+        ("messages[30]", "messages[30]"),
+        ("messages", "input"),
+        ("message", "message"),
+    ],
+)
+def test_the_innermost_place_names_a_field(param: str, theirs: str) -> None:
+    places = Unpassed({"messages[3].content[1]": "input[7]", "messages[3]": "input[2]"})
+    if param == "messages":
+        places["messages"] = "input"
+    error = renamed(InvalidRequest(f"{param}: wrong", param=param), places)
+    assert (error.param, error.message) == (theirs, f"{theirs}: wrong")

@@ -13,6 +13,8 @@ from api_harness import MODEL, Service
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from core.settings import BodySettings
+
 CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": "{}"}}
@@ -43,8 +45,9 @@ def refused(answer: httpx.Response, status: int, param: str | None) -> dict[str,
 )
 def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
     body = body.replace(b"user", b"evidence") if "feedback" in path else body
-    error = refused(quick_service.http.post(path, content=body), 400, None)
-    assert error["code"] in ("malformed_json", "invalid_field")
+    is_counted = "feedback" in path and len(body) > BodySettings().large_bytes  # then before it is read
+    error = refused(quick_service.http.post(path, content=body), 413 if is_counted else 400, None)
+    assert error["code"] in (("too_many_values",) if is_counted else ("malformed_json", "invalid_field"))
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,7 @@ def test_malformed_json(quick_service: Service, path: str, body: bytes) -> None:
         ({"stop": [1]}, "stop[0]"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias[...]"),
+        ({"logit_bias": dict.fromkeys(map(str, range(1025)), 1)}, "logit_bias"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"frequency_penalty": 3}, "frequency_penalty"),

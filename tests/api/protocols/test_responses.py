@@ -1,5 +1,6 @@
 """The Responses API with the official client: items, tools, streams, and answers that go on from answers."""
 
+import asyncio
 import json
 import threading
 from typing import Any
@@ -12,7 +13,10 @@ from openresponses_types import types as open_responses
 from pydantic import TypeAdapter
 from scripted_policy import Script, says
 
+from api.protocols.responses import routes
+from api.protocols.responses.earlier import references_in
 from api.protocols.responses.items import Conversation
+from api.protocols.responses.request import Items
 from api.requests.messages import AssistantMessage
 from api.requests.responses import MessageItem, ReasoningItem, ReasoningText
 
@@ -265,6 +269,20 @@ def test_references_are_bounded(quick_service: Service) -> None:
     twice = [{"type": "item_reference", "id": answer["output"][0]["id"]}] * 2
     said = refused(quick_service, {"input": twice})
     assert (said["param"], said["code"]) == ("input[1].id", "duplicate_item")
+
+
+def test_references_are_looked_for_off_the_event_loop(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a large body: others would wait until all of its items were passed."""
+    on_loop: list[bool] = []
+
+    def note(items: Items) -> dict[str, str]:
+        on_loop.append(asyncio._get_running_loop() is not None)
+        return references_in(items)
+
+    monkeypatch.setattr(routes, "references_in", note)
+    for items in (1, 3_000):
+        service.post("/v1/responses", {"model": MODEL, "input": [{"role": "user", "content": ""}] * items})
+    assert on_loop == [True, False]
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/v1/fim/completions", "/infill"])

@@ -24,6 +24,7 @@ from core.beside.line import Line
 from core.blobs import FsspecBlobs
 from core.errors import EngineUnavailable, InvalidRequest
 from core.events import Grammar, LogprobSpace, Sampling
+from core.grammars.library import grammars_of
 from core.ids import InferenceId, base_ref
 from core.ports import GenerateRequest, Policy, TokenChunk
 from core.settings import LocalEngineSettings, ServingSettings, SglangSettings
@@ -60,7 +61,10 @@ def local(directory: Path) -> Iterator[Policy]:
 def beside(directory: Path) -> Iterator[Policy]:
     """Yield the policy of a process beside the engine's, whose event loop is another."""
     path = directory / "line.sock"
-    with local(directory) as engine, listening(lambda listener: answer_for(listener, engine, lambda: "ok"), path):
+    with (
+        local(directory) as engine,
+        listening(lambda listener: answer_for(listener, engine, lambda: "ok", grammars_of(MODEL)), path),
+    ):
         yield BesidePolicy(Line(path), path)
 
 

@@ -3,16 +3,29 @@
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.errors import ConfigError
-from onward.commands import client, doctor
+from onward import cli
+from onward.commands import client, doctor, rewards
+from onward.commands.eval_commands import review_suite
 from onward.commands.operators import alarms
+from serving.evals.cases import Draft, Message, Origin, Reuse
+from serving.evals.drafts import put_draft
 
 WORDS = "[/b]x[red]"
+ORIGIN = Origin(
+    session="s", turn="t", versions=(), received_at=datetime.now(UTC), reward=1.0, reward_spec="r", edited=False
+)
+
+
+def draft_of(asked: str) -> Draft:
+    said = (Message(role="user", content=asked),)
+    return Draft(name="mined-1", messages=said, solution="x", source=ORIGIN, reuse=Reuse(namespace="acme"))
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, module: Any, answer: dict[str, Any]) -> None:
@@ -75,6 +88,41 @@ def test_what_doctor_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     (tmp_path / "onward.toml").write_text(f'["{WORDS}"]')
     assert doctor.examine(tmp_path, {}) == 1
     assert WORDS in capsys.readouterr().out
+
+
+def test_words_that_would_command_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A user's question, the name that a model gave a file, the answer of whatever stands before the service."""
+    clipboard, erased, turned = "\x1b]52;c;aGk=\x1b\\", "\x9b2J", "\u202etxt"
+    said = draft_of(f"{clipboard}{erased} {turned} na\u00efve \U0001f469\u200d\U0001f52c")
+    put_draft(tmp_path, said)
+    review_suite(tmp_path)
+    out = capsys.readouterr().out
+    assert "\\x1b]52;c;aGk=\\x1b\\\\x9b2J \\u202etxt na\u00efve \U0001f469\u200d\U0001f52c" in out
+    story = {
+        "outcomes": [], "rewards": [], "policy_versions": [], "inference_id": "t", "turn_index": 0, "workload": erased,
+        "session_id": clipboard, "completion_tokens": 1, "finish_reason": turned, "received_at": "now",
+    }  # fmt: skip
+    monkeypatch.setattr(rewards, "call", lambda *_: story)
+    rewards.explain(tmp_path, "t", None)
+    out = capsys.readouterr().out
+    assert [out.count(each) for each in ("\x1b", "\x9b", "\u202e", "\\x1b]52", "\\x9b2J", "\\u202etxt")] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+    ]
+
+    def fails(*_: object, **__: object) -> None:
+        raise ConfigError(clipboard)
+
+    monkeypatch.setattr(cli, "app", fails)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert capsys.readouterr().err == "onward: \\x1b]52;c;aGk=\\x1b\\\n"
 
 
 def test_who_has_read_enough_is_told_no_traceback() -> None:

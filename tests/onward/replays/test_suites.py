@@ -184,6 +184,22 @@ def test_a_person_decides_and_what_was_decided_is_not_drafted_again(
         mined(world, tmp_path / "none", capsys, "--most", "0")
 
 
+def test_who_names_her_sessions_keeps_nobody_elses_from_being_drafted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ants", "bees", "cows", "dogs", "eels"]
+    hers = [turn(n, f"Draw some {word}.", f"draw_{word}()", session=f"0-{n}") for n, word in enumerate(words)]
+    hers = [msgspec.structs.replace(each, user_id=UserHash("mallory")) for each in hers]
+    his = turn(7, "Add two numbers.", "a + b", user_id=UserHash("bob"))
+    world = object.__new__(World)
+    world.directory = tmp_path / "service"
+    world._write([*hers, his], [make_reward(each, 1.0) for each in (*hers, his)])
+    found = mined(world, tmp_path / "suite", capsys, "--most", "3")
+    assert (len(found["drafts"]), found["left_out"]) == (3, {"beyond_most": 3})
+    users = [draft.reuse.user for draft in read_suite(tmp_path / "suite").drafts.values()]
+    assert sorted(map(str, users)) == ["bob", "mallory", "mallory"], "what others leave is hers"
+
+
 def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,14 +4,14 @@ Of an export only the events in the table are read: what a user decided becomes 
 `POST /v1/feedback`. What can be joined to no turn is counted, and said in the answer's `partial_success`. Spans tell
 which names of a client belong to which answer, and their events are read like those that are logged."""
 
-import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any
 
+import msgspec
 from google.protobuf.message import Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsPartialSuccess,
@@ -42,8 +42,19 @@ from core.errors import InvalidRequest, RequestError, Unavailable
 
 LOGS, TRACES = "/v1/logs", "/v1/traces"
 _LINKS = 4  # spans of one export that link names, for each event of it that becomes an outcome
-_Said = tuple[list[Link], list[Report], Counter[str]]
-"""The links that the spans of an export make, the reports in it, and why some events are none."""
+_TOO_MANY = "too_many"
+
+
+class _Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export says, as much of it as one export may.
+
+    `unlinked`: spans beyond; `beyond`: reports beyond, by their source; `refused`: why some events are no reports."""
+
+    links: list[Link]
+    unlinked: int
+    reports: list[Report]
+    beyond: Counter[str]
+    refused: Counter[str]
 
 
 class OtlpEndpoint:
@@ -80,13 +91,13 @@ class OtlpEndpoint:
             held.callback(body.release)
             content: Raw = body.raw
             if wire.is_compressed(headers):
-                content = await asyncio.to_thread(wire.decompressed, content, services.settings.bodies.max_bytes)
+                most = services.settings.bodies.max_bytes
+                content = await self._context.aside.run(identity.caller, partial(wire.decompressed, content, most))
                 held.enter_context(self._room_for(len(content)))
-            links, reports, refused = await self._read(media, content)
-            most = _LINKS * services.settings.feedback.batch_items
-            await link(self._context, identity, links[:most])
-            refused += await self._report(identity, reports)
-        return _answer(refused, max(0, len(links) - most), is_logs=self._is_logs)
+            said = await self._read(identity.caller, media, content)
+            await link(self._context, identity, said.links)
+            refused = said.refused + await self._report(identity, said)
+        return _answer(refused, said.unlinked, is_logs=self._is_logs)
 
     @contextmanager
     def _room_for(self, size: int) -> Iterator[None]:
@@ -99,24 +110,24 @@ class OtlpEndpoint:
         finally:
             bodies.give(counted)
 
-    async def _read(self, media: bytes, content: Raw) -> _Said:
-        """Read the message on a thread, one large message after the other. Raises RequestError."""
+    async def _read(self, caller: Hashable, media: bytes, content: Raw) -> _Said:
+        """Read the message on a thread, one message after the other. Raises RequestError."""
         understand = partial(self._understand, media, content, self._context.services.clock.now())
         if not self._context.bodies.is_large(len(content)):
-            return await asyncio.to_thread(understand)
+            return await self._context.aside.run(caller, understand)
         if media == JSON:
             return await read_large_apart(self._context, "other", content, understand)
         return await self._context.reader.away(understand)
 
     def _understand(self, media: bytes, content: Raw, now: datetime) -> _Said:
         services = self._context.services
-        most = services.settings.bodies.values
+        values, items = services.settings.bodies.values, services.settings.feedback.batch_items
         spans: list[ClientSpan] = []
         events: Iterable[ClientEvent]
         if self._is_logs:
-            events = logged(wire.read_export(ExportLogsServiceRequest, media, content, most))
+            events = logged(wire.read_export(ExportLogsServiceRequest, media, content, values))
         else:
-            spans, events = traced(wire.read_export(ExportTraceServiceRequest, media, content, most))
+            spans, events = traced(wire.read_export(ExportTraceServiceRequest, media, content, values))
         reports: list[Report] = []
         refused = Counter[str]()
         for event in events:
@@ -125,20 +136,28 @@ class OtlpEndpoint:
             except ValueError:
                 refused["bad_time"] += 1
         links = [each for span in spans if (each := link_of(span, self._table.links)) is not None]
-        return links, reports, refused
+        return _Said(
+            links=links[: _LINKS * items],
+            unlinked=max(0, len(links) - _LINKS * items),
+            reports=reports[:items],
+            beyond=Counter(each.source for each in reports[items:]),
+            refused=refused,
+        )
 
-    async def _report(self, identity: Identity, reports: Sequence[Report]) -> Counter[str]:
+    async def _report(self, identity: Identity, said: _Said) -> Counter[str]:
         """Record what the events say, and count why some of it became no outcome.
 
         Raises TooManyRequests and Unavailable, after which the export comes again: what was recorded is known then by
         its id, and what was not is counted then."""
-        most = self._context.services.settings.feedback.batch_items
-        reasons = await take_reports(self._context, identity, reports[:most])
+        reasons = await take_reports(self._context, identity, said.reports)
+        unjoined = Counter({(source, _TOO_MANY): count for source, count in said.beyond.items()})
+        unjoined.update(
+            (report.source, why) for report, why in zip(said.reports, reasons, strict=True) if why is not None
+        )
         refused = Counter[str]()
-        for report, reason in zip(reports, [*reasons, *["too_many"] * len(reports[most:])], strict=True):
-            if reason is not None:
-                count_unjoined(identity.namespace, report.source, reason)
-                refused[told(identity, reason)] += 1
+        for (source, reason), count in unjoined.items():
+            count_unjoined(identity.namespace, source, reason, count)
+            refused[told(identity, reason)] += count
         return refused
 
 

@@ -1,17 +1,27 @@
 """An export costs its limits what became of it, and the store one look for all of its events."""
 
+import asyncio
 import time
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api_harness import Service, serve, wait_for
-from exports import SPEC, Program, said, turn_with_call
+from exports import SPEC, Program, counted, said, turn_with_call
+from opentelemetry.exporter.otlp.proto.http import Compression
 from sqlalchemy import Engine
 from sqlalchemy.event import listen, remove
+
+from api.feedback.reports import window
+from api.feedback.reports.otlp import endpoint
+from api.feedback.side_by_side import SLICE
+from api.http.background import Aside
+from core.ids import Namespace
+from core.store.turns import MadeTurn
 
 
 @pytest.fixture
@@ -79,6 +89,97 @@ def test_the_store_is_asked_once_for_all_conversations_and_once_for_the_turns_of
         assert known.send_logs() == (99, "became no outcome of any turn: unknown_tool_call 99")
     looks = [each for each in found if "FROM turns" in each]
     assert len(looks) <= 6, "the session; its turns' ids and its turns, now and with all; and the joined one"
+
+
+def test_what_is_too_much_costs_the_event_loop_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted where the export is read: once for each kind, however many there are."""
+    told: list[int] = []
+    count = endpoint.count_unjoined
+
+    def note(namespace: Namespace, source: str, reason: str, many: int = 1) -> None:
+        told.append(many)
+        count(namespace, source, reason, many)
+
+    monkeypatch.setattr(endpoint, "count_unjoined", note)
+    with serve(tmp_path / "service", spec=SPEC, feedback={"batch_items": 3}) as service:
+        editor, before = Program(service), counted("vscode", "too_many")
+        for place in range(50):
+            editor.log(event__name="copilot_chat.edit.feedback", outcome="accepted", request_id=f"r{place}")
+        assert editor.send_logs() == (50, "became no outcome of any turn: too_many 47, unknown_id 3")
+        assert (sorted(told), counted("vscode", "too_many") - before) == ([3, 47], 47)
+
+
+def test_names_are_linked_in_slices(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have their turn in between: the loop's own turns are counted at each name."""
+    inference_id, _ = turn_with_call(service)
+    service.turn(inference_id)
+    program, claim = Program(service), service.live_state.claim
+    turns, claims, counting = [0], Counter[int](), list[asyncio.Task[None]]()
+    names = 6 * SLICE  # of each span the id of its answer, and its own
+
+    async def count() -> None:
+        while claims.total() < names:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    async def note(namespace: Namespace, key: str, digest: str) -> str | None:
+        if key.startswith("link:"):
+            if not counting:
+                counting.append(asyncio.get_running_loop().create_task(count()))
+            claims[turns[0]] += 1
+        return await claim(namespace, key, digest)
+
+    for place in range(3 * SLICE):
+        program.span("chat", {"copilot_chat.server_request_id": inference_id, "gen_ai.response.id": f"name-{place}"})
+    monkeypatch.setattr(service.live_state, "claim", note)
+    assert program.send_spans() == ""
+    assert claims.total() == names
+    assert max(claims.values()) <= SLICE
+
+
+def test_the_turns_are_looked_through_once_for_all_calls(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many events as an export may have would each pass all turns of the window on the event loop."""
+    inference_id, call_id = turn_with_call(service)
+    service.turn(inference_id)
+    service.live_state.forget()
+    looked: list[int] = []
+    by_call = window._by_call
+
+    def note(turns: Sequence[MadeTurn]) -> dict[str, list[MadeTurn]]:
+        looked.append(len(turns))
+        return by_call(turns)
+
+    monkeypatch.setattr(window, "_by_call", note)
+    codex = Program(service)
+    for place in range(30):
+        call = call_id if place == 20 else f"unknown_{place}"
+        codex.log(event__name="codex.tool_decision", decision="denied", source="User", call_id=call)
+    assert codex.send_logs() == (29, "became no outcome of any turn: unknown_tool_call 29")
+    assert looked == [1, 1], "those of now, and with all that were on their way"
+
+
+def test_what_clients_make_long_runs_one_at_a_time(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the threads on which others read the store would else be taken by small exports, or by texts to compare."""
+    asked: list[str] = []
+    run = Aside.run
+
+    async def note(self: Aside, caller: object, work: Callable[[], Any]) -> Any:
+        asked.append(getattr(work, "func", work).__name__)
+        return await run(self, caller, work)
+
+    monkeypatch.setattr(Aside, "run", note)
+    inference_id, _ = turn_with_call(service)
+    answer = service.chat("hi").headers["x-onward-inference-id"]
+    service.turn(answer)
+    program = Program(service)
+    program.log(event__name="copilot_chat.edit.feedback", outcome="accepted", request_id=inference_id)
+    program.send_logs(Compression.Gzip)
+    of_answer = {"inference_id": answer, "metric_name": "edited"}
+    for text in ({"final_text": "x"}, {"diff": "@@ -1 +1 @@"}):
+        service.post("/v1/feedback", {**of_answer, **text})
+    service.post("/v1/feedback", {**of_answer, "metric_name": "survived_1h", "snapshot": "x"})
+    service.post("/v1/continue/data", {"name": "toolUsage", "data": {"accepted": True, "toolCallId": "x"}})
+    assert asked == ["decompressed", "_understand", "_edited", "_edited", "_survived", "digest_of"]
 
 
 @contextmanager

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import msgspec
 import pytest
 import torch
+from first_process import listening
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from local_world import Answer, Gate, answer, answers
@@ -17,8 +20,9 @@ from safetensors.torch import load_file, save_file
 from tiny_engine import TINY, tiny_engine
 
 from core import telemetry
+from core.beside.line import Line
 from core.blobs import FsspecBlobs
-from core.errors import InvalidRequest
+from core.errors import EngineUnavailable, InvalidRequest
 from core.events import Grammar, Sampling
 from core.grammars.library import Grammars, grammars_of
 from core.grammars.masks import Masks
@@ -27,11 +31,15 @@ from core.ids import InferenceId, base_ref
 from core.ports import GenerateRequest
 from core.settings import LocalEngineSettings
 from learner.model.policy_model import PolicyModel
+from onward.wiring.engines import BesideServing
+from serving.engines.beside.answers import answer_for
 from serving.engines.local import LocalEngine
+from serving.fleet.constrained import Followed
 from serving.rendering import load_renderer
 from serving.rendering.formats.grammar import schema_grammar
 from serving.weights.published import BlobWeights
 
+WAIT_S = 60.0
 RENDERER = load_renderer(TINY)
 PROMPT = RENDERER.render([{"role": "user", "content": "say something"}], [])
 
@@ -213,7 +221,54 @@ def test_the_engine_compiles_nothing_that_was_asked_for_in_a_line(
     schema = {"type": "object", "properties": {"in line": {"const": 1}}, "additionalProperties": False}
     wanted = WantedAnswer(schema=schema, tools=(), must_call=False, many_calls=False, field="response_format")
     monkeypatch.setattr(tiny, "_grammars", grammars_of(TINY))  # other tests' models may have ended what they shared
-    monkeypatch.setattr(grammars_of(TINY), "has_engine", True)
+    monkeypatch.setattr(grammars_of(TINY), "prepare", grammars_of(TINY).matcher)
     grammar = load_renderer(TINY).grammar(wanted, PROMPT)
     monkeypatch.setattr(Grammars, "compile", lambda *_: pytest.fail("it is compiled again"))
     assert json.loads(text_of(asyncio.run(answer(tiny, request(grammar.text))))) in ({}, {"in line": 1})
+
+
+def test_what_is_compiled_for_answers_takes_no_thread_that_reads_the_store(
+    tiny: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nobody had it compiled in a line, as for a process beside the engine's."""
+    go, compiled = threading.Event(), Grammars.compile
+    monkeypatch.setattr(Grammars, "compile", lambda *all: (go.wait(2 * WAIT_S), compiled(*all))[1])
+
+    async def run() -> None:
+        asked = [request(schema_grammar({"enum": [f"no. {number}"]}), max_tokens=1) for number in range(40)]
+        both = [asyncio.create_task(answer(tiny, each)) for each in asked]
+        other = Grammars(TINY)
+        both += [asyncio.create_task(Followed.begin(other, Grammar(text='start: "a"'), (2,), "")) for _ in both]
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await asyncio.sleep(0)  # all of them ask before
+                await asyncio.to_thread(lambda: None)
+        finally:
+            go.set()
+            await asyncio.gather(*both)
+
+    asyncio.run(run())
+
+
+def test_a_process_beside_the_engines_has_it_compiled_there_in_its_callers_line(
+    tiny: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there, path = grammars_of(TINY), Grammars(TINY), tmp_path / "line.sock"
+    monkeypatch.setattr(here, "prepare", None)
+    wanted = WantedAnswer(schema={"const": "beside"}, tools=(), must_call=False, many_calls=False, field="tools")
+    foundation: Any = SimpleNamespace(model=TINY, layout=SimpleNamespace(line=path))
+
+    async def run(line: Line) -> Grammar:
+        await line.open()
+        grammar = await asyncio.to_thread(RENDERER.grammar, wanted, PROMPT, "ada")
+        await line.aclose()
+        with pytest.raises(EngineUnavailable):
+            await asyncio.to_thread(RENDERER.grammar, wanted, PROMPT, "bob")
+        return grammar
+
+    with listening(lambda listener: answer_for(listener, tiny, lambda: "ok", there), path):
+        line = Line(path)
+        BesideServing(foundation, line)
+        grammar = asyncio.run(run(line))
+    stops = RENDERER.stop_token_ids
+    assert [each.has_compiled(grammar, stops, "ada") for each in (there, here)] == [True, False]

@@ -1,0 +1,52 @@
+"""What clients make long runs on one thread at a time, whoever still waits for it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from api.http import background
+
+
+def test_one_runs_at_a_time_also_where_its_client_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> tuple[list[str], bool]:
+        seen, gates = list[str](), {name: asyncio.Event() for name in "abc"}
+
+        async def on_thread(work: Callable[[], str]) -> str:
+            seen.append(f"{work()} begins")
+            await gates[work()].wait()
+            seen.append(f"{work()} ends")
+            return work()
+
+        async def others() -> None:
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(background.asyncio, "to_thread", on_thread)
+        aside = background.Aside()
+        first, second, third = (asyncio.create_task(aside.run(name, lambda name=name: name)) for name in "abc")
+        await others()
+        first.cancel()
+        await others()
+        for gate in gates.values():
+            gate.set()
+            await others()
+        answers: list[Any] = await asyncio.gather(first, second, third, return_exceptions=True)
+        return seen, answers[1:] == ["b", "c"] and first.cancelled()
+
+    seen, is_answered = asyncio.run(run())
+    assert seen == [f"{name} {what}" for name in "abc" for what in ("begins", "ends")]
+    assert is_answered
+
+
+def test_who_brings_many_pieces_of_work_keeps_others_waiting_for_one() -> None:
+    async def run() -> list[str]:
+        aside, seen = background.Aside(), list[str]()
+        many = [aside.run("she", lambda number=number: seen.append(f"hers {number}")) for number in range(5)]
+        await asyncio.gather(*many, aside.run("he", lambda: seen.append("his")))
+        return seen
+
+    seen = asyncio.run(run())
+    assert seen.index("his") == 1
+    assert [each for each in seen if each != "his"] == [f"hers {number}" for number in range(5)], "in their order"
