@@ -255,15 +255,16 @@ def test_a_process_beside_the_engines_has_it_compiled_there_in_its_callers_line(
 ) -> None:
     here, there, path = grammars_of(TINY), Grammars(TINY), tmp_path / "line.sock"
     monkeypatch.setattr(here, "prepare", None)
+    renderer = load_renderer(TINY)  # of the same grammars, whose place others' models may have taken meanwhile
     wanted = WantedAnswer(schema={"const": "beside"}, tools=(), must_call=False, many_calls=False, field="tools")
     foundation: Any = SimpleNamespace(model=TINY, layout=SimpleNamespace(line=path))
 
     async def run(line: Line) -> Grammar:
         await line.open()
-        grammar = await asyncio.to_thread(RENDERER.grammar, wanted, PROMPT, "ada")
+        grammar = await asyncio.to_thread(renderer.grammar, wanted, PROMPT, "ada")
         await line.aclose()
         with pytest.raises(EngineUnavailable):
-            await asyncio.to_thread(RENDERER.grammar, wanted, PROMPT, "bob")
+            await asyncio.to_thread(renderer.grammar, wanted, PROMPT, "bob")
         return grammar
 
     with listening(lambda listener: answer_for(listener, tiny, lambda: "ok", there), path):
