@@ -154,7 +154,10 @@ def _besieged(world: World, phases: Phases, table: HostileTable) -> None:
 
 
 def _one_user_against_releases(world: World, table: HostileTable) -> None:
-    """Serve versions to others and to one who spoils her own part of each: none is taken back or held for it."""
+    """Serve versions to others and to one who spoils her own part of each: none is taken back or held for it.
+
+    That the gate now and then refuses an update that goes much farther than those before is no work of hers: it looks
+    before any user is served, and a version goes live in each round all the same."""
     began = world.releases()
     for _ in range(RELEASES):
         world.attack(good(GOOD))
@@ -162,11 +165,15 @@ def _one_user_against_releases(world: World, table: HostileTable) -> None:
         wait_for(lambda seen=live: len(world.releases("live")) > len(seen), ENDED_S, "a version")
         world.attack(cut_short(BAD))
     after = world.releases()[len(began) :]
-    turned_back = [each for each in after if each["state"] in ("rolled_back", "rejected")]
+    turned_back = [each for each in after if each["state"] in ("rolled_back", "rejected") and not _is_jump(each)]
     held_by = world.get("/v1/releases")["held_by"]
     table.released(len(after), len(turned_back), len(held_by))
     assert turned_back == []
     assert held_by == []
+
+
+def _is_jump(release: dict[str, Any]) -> bool:
+    return release["by"] == "gate" and "as far as updates usually go" in release["why"]
 
 
 def _hang_up(world: World) -> None:
