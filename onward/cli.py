@@ -98,7 +98,7 @@ def main() -> None:
     reach_loopback_directly(os.environ)
     os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of libraries, between the lines that say how far a start is
     try:
-        app()
+        app(sys.argv[1:])
         sys.stdout.flush()
     except OnwardError as error:
         from onward.output import visible
@@ -109,10 +109,18 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
         sys.exit(1)
     except OSError as error:
-        if error.errno not in _OF_FILES or error.filename is None:
+        place = error.filename or _places_given()  # a write that fails does not say of what
+        if error.errno not in _OF_FILES or not place:
             raise
-        print(redacted(f"onward: {error.filename}: {error.strerror}"), file=sys.stderr)
+        print(redacted(f"onward: {place}: {error.strerror}"), file=sys.stderr)
         sys.exit(1)
+
+
+def _places_given() -> str:
+    """Return the directories and files that the command works with, in the order of its parameters."""
+    _, bound, _ = app.parse_args(sys.argv[1:])
+    bound.apply_defaults()
+    return " or ".join(str(value) for value in bound.arguments.values() if isinstance(value, Path))
 
 
 @app.command
