@@ -1,5 +1,6 @@
 """`onward init`: an `onward.toml` fit for a model and a machine, and a word on why and at what cost."""
 
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ def init(directory: Path, model: Path, device: Device | None, memory_gb: float |
     layout.ensure()
     layout.settings.write_text(as_toml(model, shape, profile))
     show(shape, machine, profile)
-    print(f"{layout.settings} is written; `onward run {directory}` starts the service")
+    print(f"{layout.settings} is written; `onward run {shlex.quote(str(directory))}` starts the service")
     if len(machine.cards) >= COMPOSE_CARDS and profile.engine_cards == profile.learner_cards == 1:
         (layout.root / "compose.env").write_text(as_compose_env(model, profile))
         print(f"{layout.root / 'compose.env'} is the same for docker-compose.gpu.yml")
