@@ -10,6 +10,7 @@ from core.profile.machine import Machine
 from core.profile.memory import EngineMemory, learner_memory, local_engine_memory
 from core.profile.shape import ModelShape
 from core.settings import LearnerSettings, Settings
+from core.settings.serving import MOST_CERTIFIED
 
 TURN_POSITIONS = 100
 """Prompt and answer of a turn that time is reckoned for."""
@@ -66,11 +67,14 @@ def expect(
 
 
 def _kept(settings: Settings, version: int, checkpoint: int) -> int:
-    """Return what versions and checkpoints take, where there is a version every ten seconds while all are kept."""
+    """Return what versions and checkpoints take, where there is a version every ten seconds while all are kept.
+
+    As many others were certified as are kept for that."""
     versions, checkpoints = settings.serving.versions, settings.learner.checkpoints
-    for_age = versions.all_s / 10 + versions.by_minute_s / 60 + versions.by_hour_s / 3600 + versions.by_day_s / 86400
+    others = versions.all_s / 10 + versions.by_minute_s / 60 + versions.by_hour_s / 3600 + versions.by_day_s / 86400
+    others += MOST_CERTIFIED
     most = float("inf") if versions.most_gb is None else 1e9 * versions.most_gb
-    whole = max(versions.keep * version, min(most, (versions.keep + for_age) * version))
+    whole = max(versions.keep * version, min(most, (versions.keep + others) * version))
     return int(whole + (checkpoints.keep + 2) * checkpoint + 1e9 * checkpoints.past_gb)
 
 
