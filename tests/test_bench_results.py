@@ -10,6 +10,7 @@ import pytest
 from bench.__main__ import modules
 from bench.check import MADE_BY_TESTS, ROOT, BadResult, changed, commits, files_now, sources, states
 from bench.demos.exploits_table import rows_of
+from bench.releases.rollback_trials import errors
 from bench.table import RESULTS
 
 OLD = {
@@ -122,6 +123,26 @@ def test_every_result_that_misses_a_goal_is_in_a_decision_that_says_so() -> None
 
     assert missed
     assert not {name for name in missed if not any(is_named(name, page) for page in decisions)}
+
+
+@pytest.mark.parametrize(("wrong", "holds"), [(19, True), (20, True), (21, False), (22, False)])
+def test_a_share_of_errors_holds_where_no_more_were_seen_than_are_allowed(wrong: int, holds: bool) -> None:
+    row, low, high = errors("lost", wrong, 400, 0.05)
+
+    assert low.value is not None
+    assert high.value is not None
+    assert low.value < 0.05 < high.value, "the interval excuses nothing"
+    assert (row.value, row.ratio, row.holds) == (wrong / 400, wrong / 400 / 0.05, holds)
+
+
+def test_the_committed_shares_of_errors_are_held_to_the_same() -> None:
+    results = (json.loads(file.read_text()) for file in RESULTS.glob("*.json"))
+    tables = (content["rows"] for content in results if "rows" in content)
+    rows = [row for table in tables for row in table if str(row["against"]).endswith(" allowed")]
+    allowed = [float(row["against"].removesuffix(" allowed")) for row in rows]
+
+    assert rows
+    assert [row["holds"] for row in rows] == [row["value"] <= most for row, most in zip(rows, allowed, strict=True)]
 
 
 @pytest.mark.parametrize(
