@@ -10,6 +10,8 @@ import pytest
 from bench.__main__ import modules
 from bench.check import MADE_BY_TESTS, ROOT, BadResult, changed, commits, files_now, sources, states
 from bench.demos.exploits_table import rows_of
+from bench.releases.any_version import Order, Tried
+from bench.releases.any_version import rows as rows_of_the_past
 from bench.releases.rollback_trials import errors
 from bench.table import RESULTS
 
@@ -143,6 +145,15 @@ def test_the_committed_shares_of_errors_are_held_to_the_same() -> None:
 
     assert rows
     assert [row["holds"] for row in rows] == [row["value"] <= most for row, most in zip(rows, allowed, strict=True)]
+
+
+@pytest.mark.parametrize(("versions", "best", "missed"), [(1000, 1.0, 0), (568, 1.0, 1), (1000, None, 1)])
+def test_what_was_not_tried_of_the_past_does_not_hold(versions: int, best: float | None, missed: int) -> None:
+    went = [Order(number, "now", 0.5) for number in range(31)]
+    found = [*rows_of_the_past(Tried(went, Order(7, "now", best), went[:4], 537), versions, 18)]
+
+    assert [row.holds for row in found].count(False) == missed
+    assert {row.against for row in found if "drawn of 537 others: gone" in row.metric} == {"all 4 tried"}
 
 
 @pytest.mark.parametrize(
