@@ -45,6 +45,7 @@ from onward.commands.options import (
     Set,
     To,
     Turn,
+    WorkKind,
     overrides_of,
     overrides_of_learner,
     refuse_beside,
@@ -211,19 +212,20 @@ def init(
         float | None, Parameter(help="Memory that may be used, in all or of each GPU, if not what is there.")
     ] = None,
     cards: Annotated[int | None, Parameter(help="GPUs that may be used, if not all that are there.")] = None,
+    for_: WorkKind = "chat",
 ) -> None:
     """Write settings that fit a model and this machine, and print why and what they cost. Overwrites nothing."""
     from onward.profiles.init import init
 
-    init(directory, model, device, memory_gb, cards)
+    init(directory, model, device, memory_gb, cards, for_)
 
 
 @app.command
-def doctor(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
+def doctor(directory: Directory = DEFAULT_DIRECTORY, *, for_: WorkKind = "chat", set_: Set = None) -> None:
     """Check settings, files and every service they name, and say what to do; exit code 1 when something is wrong."""
     from onward.commands.doctor import examine
 
-    sys.exit(examine(directory, overrides_of(set_)))
+    sys.exit(examine(directory, overrides_of(set_), for_))
 
 
 @app.command
