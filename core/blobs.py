@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 from uuid import uuid4
 
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 
 from core.errors import ConfigError, how_to_install
 
@@ -37,7 +38,7 @@ class FsspecBlobs:
         Raises ConfigError for a URL of an unknown kind."""
         try:
             self._fs: Any
-            self._fs, self._root = url_to_fs(str(url), use_listings_cache=False)
+            self._fs, self._root = _opened(url)
         except ImportError as error:
             extra = _EXTRAS.get(str(url).partition(":")[0])
             hint = f"; {how_to_install(extra)}" if extra else ""
@@ -125,6 +126,13 @@ class FsspecBlobs:
     def _replace(self, path: str, write: Callable[[BinaryIO], object]) -> None:
         assert self.directory is not None
         _write_whole(self.directory / _checked(path), self.directory, write)
+
+
+def _opened(url: str | Path) -> tuple[Any, str]:
+    """Return the filesystem and the root in it. A path is one, whatever a URL would mean by its `::`."""
+    if isinstance(url, Path):
+        return LocalFileSystem(), str(url.absolute())
+    return url_to_fs(url, use_listings_cache=False)  # type: ignore[no-any-return]
 
 
 def pieces_of(path: Path, start: int = 0, size: int | None = None) -> Iterator[memoryview]:

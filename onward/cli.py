@@ -45,6 +45,7 @@ from onward.commands.options import (
     Set,
     To,
     Turn,
+    WorkKind,
     overrides_of,
     overrides_of_learner,
     refuse_beside,
@@ -98,7 +99,7 @@ def main() -> None:
     reach_loopback_directly(os.environ)
     os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of libraries, between the lines that say how far a start is
     try:
-        app()
+        app(sys.argv[1:])
         sys.stdout.flush()
     except OnwardError as error:
         from onward.output import visible
@@ -109,10 +110,18 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
         sys.exit(1)
     except OSError as error:
-        if error.errno not in _OF_FILES or error.filename is None:
+        place = error.filename or _places_given()  # a write that fails does not say of what
+        if error.errno not in _OF_FILES or not place:
             raise
-        print(redacted(f"onward: {error.filename}: {error.strerror}"), file=sys.stderr)
+        print(redacted(f"onward: {place}: {error.strerror}"), file=sys.stderr)
         sys.exit(1)
+
+
+def _places_given() -> str:
+    """Return the directories and files that the command works with, in the order of its parameters."""
+    _, bound, _ = app.parse_args(sys.argv[1:])
+    bound.apply_defaults()
+    return " or ".join(str(value) for value in bound.arguments.values() if isinstance(value, Path))
 
 
 @app.command
@@ -203,19 +212,20 @@ def init(
         float | None, Parameter(help="Memory that may be used, in all or of each GPU, if not what is there.")
     ] = None,
     cards: Annotated[int | None, Parameter(help="GPUs that may be used, if not all that are there.")] = None,
+    for_: WorkKind = "chat",
 ) -> None:
     """Write settings that fit a model and this machine, and print why and what they cost. Overwrites nothing."""
     from onward.profiles.init import init
 
-    init(directory, model, device, memory_gb, cards)
+    init(directory, model, device, memory_gb, cards, for_)
 
 
 @app.command
-def doctor(directory: Directory = DEFAULT_DIRECTORY, *, set_: Set = None) -> None:
+def doctor(directory: Directory = DEFAULT_DIRECTORY, *, for_: WorkKind = "chat", set_: Set = None) -> None:
     """Check settings, files and every service they name, and say what to do; exit code 1 when something is wrong."""
     from onward.commands.doctor import examine
 
-    sys.exit(examine(directory, overrides_of(set_)))
+    sys.exit(examine(directory, overrides_of(set_), for_))
 
 
 @app.command

@@ -10,6 +10,9 @@ import pytest
 from bench.__main__ import modules
 from bench.check import MADE_BY_TESTS, ROOT, BadResult, changed, commits, files_now, sources, states
 from bench.demos.exploits_table import rows_of
+from bench.releases.any_version import Order, Tried
+from bench.releases.any_version import rows as rows_of_the_past
+from bench.releases.rollback_trials import errors
 from bench.table import RESULTS
 
 OLD = {
@@ -122,6 +125,35 @@ def test_every_result_that_misses_a_goal_is_in_a_decision_that_says_so() -> None
 
     assert missed
     assert not {name for name in missed if not any(is_named(name, page) for page in decisions)}
+
+
+@pytest.mark.parametrize(("wrong", "holds"), [(19, True), (20, True), (21, False), (22, False)])
+def test_a_share_of_errors_holds_where_no_more_were_seen_than_are_allowed(wrong: int, holds: bool) -> None:
+    row, low, high = errors("lost", wrong, 400, 0.05)
+
+    assert low.value is not None
+    assert high.value is not None
+    assert low.value < 0.05 < high.value, "the interval excuses nothing"
+    assert (row.value, row.ratio, row.holds) == (wrong / 400, wrong / 400 / 0.05, holds)
+
+
+def test_the_committed_shares_of_errors_are_held_to_the_same() -> None:
+    results = (json.loads(file.read_text()) for file in RESULTS.glob("*.json"))
+    tables = (content["rows"] for content in results if "rows" in content)
+    rows = [row for table in tables for row in table if str(row["against"]).endswith(" allowed")]
+    allowed = [float(row["against"].removesuffix(" allowed")) for row in rows]
+
+    assert rows
+    assert [row["holds"] for row in rows] == [row["value"] <= most for row, most in zip(rows, allowed, strict=True)]
+
+
+@pytest.mark.parametrize(("versions", "best", "missed"), [(1000, 1.0, 0), (568, 1.0, 1), (1000, None, 1)])
+def test_what_was_not_tried_of_the_past_does_not_hold(versions: int, best: float | None, missed: int) -> None:
+    went = [Order(number, "now", 0.5) for number in range(31)]
+    found = [*rows_of_the_past(Tried(went, Order(7, "now", best), went[:4], 537), versions, 18)]
+
+    assert [row.holds for row in found].count(False) == missed
+    assert {row.against for row in found if "drawn of 537 others: gone" in row.metric} == {"all 4 tried"}
 
 
 @pytest.mark.parametrize(

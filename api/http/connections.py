@@ -27,6 +27,8 @@ _BESIDE_A_PART = 128  # bytes of a body that frame a part of it: its length, and
 _MOST_WAITING = 32  # requests behind one that is being answered; browsers and libraries send none
 _RETRY_AFTER_S = 5
 _IPV6_SITE = 64
+_VERSIONS = ("1.1", "1.0")
+_NO_REQUEST = "this is no well-formed request of HTTP/1.1 or HTTP/1.0, which the service speaks"
 _FRAMING = (b"content-length", b"transfer-encoding")
 
 
@@ -129,7 +131,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._parse(data)
         except httptools.HttpParserError:
             if not self._is_ending:
-                self.send_400_response("Invalid HTTP request received.")
+                self.send_400_response(_NO_REQUEST)
         if self._phase is Phase.HEADERS:
             self._header_bytes += len(data)
             self._bound_head(self._header_bytes)
@@ -210,6 +212,8 @@ class BoundedProtocol(HttpToolsProtocol):
             len(self.url) + sum([len(name) + len(value) + _BESIDE for name, value in self.headers])
         ):
             raise ValueError("a large head")  # also one that came at once, with what stands before and behind it
+        if self.parser.get_http_version() not in _VERSIONS:
+            raise ValueError("another version")  # the parser takes HTTP/0.9 and 2.0 for ours
         is_new = self.parser.get_http_version() != "1.0"
         if is_new and all(name != b"host" for name, _ in self.headers):
             raise ValueError("no Host header")  # RFC 9112, 3.2

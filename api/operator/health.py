@@ -3,6 +3,7 @@
 The first two need no key and tell nothing of tenants. Metrics tell a stranger none of the names that clients and
 operators choose; where several namespaces use the service, they take the scope admin, since sums are of all."""
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -12,6 +13,7 @@ from api.access.context import Context
 from api.access.identity import KeyRing
 from api.access.plain import json_response
 from api.access.services import DEGRADED, OK, ApiServices
+from api.http.background import Aside
 from core.telemetry import CONTENT_TYPE, exposition
 
 
@@ -23,7 +25,7 @@ def readiness_of(services: ApiServices) -> dict[str, Any]:
 
 
 def health_router(context: Context) -> APIRouter:
-    router = APIRouter(tags=["health"])
+    router, pages = APIRouter(tags=["health"]), Aside()  # one of its own: it waits for no client's export
 
     @router.get("/healthz")
     @router.get("/health", name="health_of_clients")
@@ -43,7 +45,8 @@ def health_router(context: Context) -> APIRouter:
 
         Where there are keys of several namespaces, they need one with the scope admin. Where there are keys of one, a
         caller without the scope read gets sums over all workloads."""
-        return Response(exposition(named=_sees_names(context.keys, request)), media_type=CONTENT_TYPE)
+        named = _sees_names(context.keys, request)
+        return Response(await pages.run(named, partial(exposition, named=named)), media_type=CONTENT_TYPE)
 
     return router
 

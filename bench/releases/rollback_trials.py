@@ -175,12 +175,12 @@ def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[f
 def errors(what: str, wrong: int, trials: int, allowed: float) -> list[Row]:
     """Return the rows of a share of errors.
 
-    A row holds where the least share in the exact 95% interval is not above what is allowed: so many errors are then
-    no evidence that the true share is; the ratio is of that least share."""
+    A row holds where the share that was seen is not above what is allowed. The exact 95% interval says how far the true
+    share may lie from it, and excuses nothing."""
     low, high = clopper_pearson(wrong, trials)
     share = wrong / trials
     return [
-        Row.at_most(what, share, f"of {trials} trials", f"{allowed:g} allowed", low / allowed, 1.0),
+        Row.at_most(what, share, f"of {trials} trials", f"{allowed:g} allowed", share / allowed, 1.0),
         Row(f"{what}: 95% interval from", low, "share"),
         Row(f"{what}: 95% interval to", high, "share"),
     ]

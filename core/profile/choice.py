@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from core.errors import ConfigError
-from core.profile.expectation import CORE_FLOPS, LEARNER_BYTES, Expectation, expect, learner_of, update_seconds
+from core.profile.expectation import (
+    CORE_FLOPS,
+    LEARNER_BYTES,
+    Expectation,
+    Work,
+    expect,
+    learner_of,
+    turn_positions,
+    update_seconds,
+)
 from core.profile.machine import Machine
 from core.profile.memory import engine_memory
 from core.profile.shape import ModelShape
@@ -54,21 +63,23 @@ class Profile:
         return _settings(self.choices)
 
 
-def choose(shape: ModelShape, machine: Machine, device: Device) -> Profile:
+def choose(shape: ModelShape, machine: Machine, device: Device, work: Work = "chat") -> Profile:
     """Choose the settings. Raises ConfigError when the model does not fit the machine."""
     if device == "cpu":
-        return _on_processor(shape, machine)
+        return _on_processor(shape, machine, work)
     if not machine.cards:
         raise ConfigError("--device cuda: this machine has no card")
-    return _on_cards(shape, machine)
+    return _on_cards(shape, machine, work)
 
 
 def _settings(choices: Iterable[Choice]) -> Settings:
     return Settings.model_validate(nested({choice.setting: choice.value for choice in choices}))
 
 
-def _on_processor(shape: ModelShape, machine: Machine) -> Profile:
-    training = [*_training(shape), *_batch(shape, machine, _training(shape))]
+def _on_processor(shape: ModelShape, machine: Machine, work: Work) -> Profile:
+    longest, _ = next(_rungs(shape, machine))
+    positions = turn_positions(work, longest)
+    training = [*_training(shape), *_batch(shape, machine, _training(shape), positions)]
     if not _is_easy(shape):
         why = "activations take more memory than the model; fewer at a time take less, and hardly more time"
         training.append(Choice("learner.compute.micro_batch_tokens", _MICRO_TOKENS, why))
@@ -77,7 +88,7 @@ def _on_processor(shape: ModelShape, machine: Machine) -> Profile:
     bound = int(_FREE * machine.memory_bytes)
     for context, slots in _rungs(shape, machine):
         choices = (*training, *_sizes(shape, context, slots))
-        expected = expect(shape, _settings(choices), machine)
+        expected = expect(shape, _settings(choices), machine, work=work)
         if expected.service_bytes + expected.learner_most_bytes <= bound:
             return Profile(choices, expected)
     least = gigabytes(expected.service_bytes + expected.learner_most_bytes)
@@ -110,11 +121,11 @@ def _sizes(shape: ModelShape, context: int, slots: int) -> Iterator[Choice]:
         yield Choice("serving.local.slots", slots, "four for each core, as long as their keys and values fit")
 
 
-def _on_cards(shape: ModelShape, machine: Machine) -> Profile:
+def _on_cards(shape: ModelShape, machine: Machine, work: Work) -> Profile:
     """Give the engine and the learner the fewest cards on which they have the longest context."""
     for context in _contexts(shape):
         for engine, learner in _shares(shape, machine):
-            found = _placed(shape, machine, context, engine, learner)
+            found = _placed(shape, machine, context, engine, learner, work)
             if found is not None:
                 return found
     card = gigabytes(machine.cards[0].memory_bytes)
@@ -141,7 +152,7 @@ def _shares(shape: ModelShape, machine: Machine) -> Iterator[tuple[int, int]]:
     yield from sorted((pair for pair in pairs if sum(pair) <= len(machine.cards)), key=sum)
 
 
-def _placed(shape: ModelShape, machine: Machine, context: int, engine: int, learner: int) -> Profile | None:
+def _placed(shape: ModelShape, machine: Machine, context: int, engine: int, learner: int, work: Work) -> Profile | None:
     """Return the profile with so many cards for each, or None where it does not fit."""
     card, is_shared = machine.cards[0], len(machine.cards) == 1
     training = [*_training(shape), *_training_on_cards(shape, machine, context, engine, learner)]
@@ -154,7 +165,8 @@ def _placed(shape: ModelShape, machine: Machine, context: int, engine: int, lear
         return None
     fraction = int(100 * pool / card.memory_bytes) / 100
     choices = (*training, *_serving_on_cards(shape, context, engine, fraction))
-    expected = expect(shape, _settings(choices), machine, learner, engine_bytes=int(fraction * card.memory_bytes))
+    given = int(fraction * card.memory_bytes)
+    expected = expect(shape, _settings(choices), machine, learner, engine_bytes=given, work=work)
     return Profile(choices, expected, engine, learner)
 
 
@@ -169,11 +181,11 @@ def _training(shape: ModelShape) -> Iterator[Choice]:
     yield Choice("learner.objective.kl.coefficient", _KL, "a pretrained model moves little, and is to move at all")
 
 
-def _batch(shape: ModelShape, machine: Machine, training: Iterable[Choice], devices: int = 1) -> Iterator[Choice]:
+def _batch(shape: ModelShape, machine: Machine, training: Iterable[Choice], positions: int) -> Iterator[Choice]:
     """Choose the largest batch whose update is soon done, so that feedback is soon served."""
     learner = _settings(training).learner
     turns, defaults = learner.batch.turns, learner.batch
-    while turns > 8 and turns / defaults.turns * update_seconds(shape, learner, machine, devices) > _UPDATE_S:
+    while turns > 8 and turns / defaults.turns * update_seconds(shape, learner, machine, positions) > _UPDATE_S:
         turns //= 2
     if turns == defaults.turns:
         return

@@ -4,15 +4,20 @@ The figures that are no arithmetic were measured on the service itself; `onward 
 running service to all of them."""
 
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from core.model.memory import LearnerBytes
 from core.profile.machine import Machine
 from core.profile.memory import EngineMemory, learner_memory, local_engine_memory
 from core.profile.shape import ModelShape
 from core.settings import LearnerSettings, Settings
+from core.settings.serving import MOST_CERTIFIED
 
-TURN_POSITIONS = 100
-"""Prompt and answer of a turn that time is reckoned for."""
+Work = Literal["chat", "agent"]
+"""Who asks: people who chat, or agents, each of whose turns has all that they did before in its prompt."""
+_CHAT_POSITIONS: Final = 100
+"""Of a chat's turn at the least: those of the demo have ninety on the average."""
+_CHAT_SHARE, _AGENT_SHARE = 20, 2  # of the context: an agent's session grows from nothing until it is full
 LEARNER_BYTES = 800_000_000
 """The learner's process with torch and transformers in it, before it holds a model."""
 _SERVICE_BYTES = 650_000_000  # the service's, with torch
@@ -21,7 +26,8 @@ CORE_FLOPS = 45e9
 """Speed of one core in float32, with AVX2; the learner and the engine use one each."""
 _CARD_MFU = 0.3
 _UNKNOWN_CARD_TFLOPS = 300.0
-_SWAP_S = 5.0  # publishing, gate and swap
+_RELEASE_S = 4.5  # the probe of what is published, the gate, and the looks of learner, controller and engine
+_SWAP_BYTES_S = 100e6  # of a version that is written, read, verified and loaded; a disk that is busy with other work
 _DELTA_SHARE = 0.3  # of a whole version in bfloat16, at the rates chosen here
 
 
@@ -40,18 +46,26 @@ class Expectation:
     checkpoint_bytes: int
     disk_bytes: int
     """Disk for the given model as the first version, and for the versions and checkpoints that are kept."""
+    turn_positions: int
+    """Prompt and answer of a turn that time is reckoned for."""
     update_s: float
     served_s: float
     """Time from feedback to a version that learned from it, when updates follow each other without a rest."""
 
 
 def expect(
-    shape: ModelShape, settings: Settings, machine: Machine, devices: int = 1, engine_bytes: int = 0
+    shape: ModelShape,
+    settings: Settings,
+    machine: Machine,
+    devices: int = 1,
+    engine_bytes: int = 0,
+    work: Work = "chat",
 ) -> Expectation:
     """Return what `settings` cost; `devices` share the learner, and an engine on cards was given `engine_bytes`."""
     learner, compute = settings.learner, settings.learner.compute
     version, checkpoint = version_bytes(shape, learner), checkpoint_bytes(shape, learner)
-    seconds = update_seconds(shape, learner, machine, devices)
+    positions = turn_positions(work, context_of(shape, settings))
+    seconds = update_seconds(shape, learner, machine, positions, devices)
     return Expectation(
         service_bytes=_service(shape, settings),
         engine_bytes=engine_bytes,
@@ -60,17 +74,21 @@ def expect(
         version_bytes=version,
         checkpoint_bytes=checkpoint,
         disk_bytes=2 * shape.parameters + _kept(settings, version, checkpoint),
+        turn_positions=positions,
         update_s=seconds,
-        served_s=2 * seconds + _SWAP_S,
+        served_s=2 * seconds + _RELEASE_S + version / _SWAP_BYTES_S,
     )
 
 
 def _kept(settings: Settings, version: int, checkpoint: int) -> int:
-    """Return what versions and checkpoints take, where there is a version every ten seconds while all are kept."""
+    """Return what versions and checkpoints take, where there is a version every ten seconds while all are kept.
+
+    As many others were certified as are kept for that."""
     versions, checkpoints = settings.serving.versions, settings.learner.checkpoints
-    for_age = versions.all_s / 10 + versions.by_minute_s / 60 + versions.by_hour_s / 3600 + versions.by_day_s / 86400
+    others = versions.all_s / 10 + versions.by_minute_s / 60 + versions.by_hour_s / 3600 + versions.by_day_s / 86400
+    others += MOST_CERTIFIED
     most = float("inf") if versions.most_gb is None else 1e9 * versions.most_gb
-    whole = max(versions.keep * version, min(most, (versions.keep + for_age) * version))
+    whole = max(versions.keep * version, min(most, (versions.keep + others) * version))
     return int(whole + (checkpoints.keep + 2) * checkpoint + 1e9 * checkpoints.past_gb)
 
 
@@ -107,9 +125,18 @@ def checkpoint_bytes(shape: ModelShape, learner: LearnerSettings) -> int:
     return 3 * 4 * trained
 
 
-def update_seconds(shape: ModelShape, learner: LearnerSettings, machine: Machine, devices: int = 1) -> float:
-    """Return how long an update of as many turns as an update may have takes."""
-    return learner.batch.turns * TURN_POSITIONS * position_flops(shape, learner) / _flops(machine, learner, devices)
+def turn_positions(work: Work, context: int) -> int:
+    """Return how many positions a turn of such work is expected to have where a session may have so many."""
+    if work == "agent":
+        return max(1, context // _AGENT_SHARE)
+    return min(context, max(_CHAT_POSITIONS, context // _CHAT_SHARE))
+
+
+def update_seconds(
+    shape: ModelShape, learner: LearnerSettings, machine: Machine, positions: int, devices: int = 1
+) -> float:
+    """Return how long an update of as many turns of so many positions as an update may have takes."""
+    return learner.batch.turns * positions * position_flops(shape, learner) / _flops(machine, learner, devices)
 
 
 def position_flops(shape: ModelShape, learner: LearnerSettings) -> int:

@@ -1,7 +1,7 @@
 """Engines and what they serve."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, field_validator
 
@@ -64,13 +64,17 @@ class SglangSettings(Section):
         return given
 
 
+MOST_CERTIFIED: Final = 100
+"""Versions that canaries ended well for, the newest, that are kept within `most_gb`."""
+
+
 class VersionSettings(Section):
     min_swap_interval_s: float = Field(default=0.5, ge=0)
     """Least time between two swaps."""
     keep: int = Field(default=30, ge=2)
     """The newest versions, whose weights are kept however old they are, besides the first, the live and the previous
-    one, and those that canaries are held against. Any other version can be made again, which takes the seconds that
-    `GET /v1/policies` says."""
+    one, those that canaries are held against and, within `most_gb`, the newest hundred that canaries ended well for.
+    Any other version can be made again, which takes the seconds that `GET /v1/policies` says."""
     all_s: float = Field(default=600.0, ge=0)
     """The weights of versions that are no older than this are all kept."""
     by_minute_s: float = Field(default=7200.0, ge=0)
@@ -80,8 +84,8 @@ class VersionSettings(Section):
     by_day_s: float = Field(default=60 * 86400.0, ge=0)
     """Of versions no older than this, the weights of one a day are kept; of older ones, none for their age."""
     most_gb: float | None = Field(default=20.0, gt=0)
-    """Most that published weights may take of the blobs: beyond it the oldest of those that are kept for their age go.
-    None: their ages alone say."""
+    """Most that published weights may take of the blobs: beyond it the oldest of those that are kept for their age go,
+    and then of those that canaries ended well for. None: their ages alone say."""
     anchor_every: int = Field(default=25, ge=1)
     """One of this many versions in a row is published whole, the others as deltas where these are worth it; 1: all are
     whole."""

@@ -17,7 +17,7 @@ from core.blobs import FsspecBlobs
 from core.errors import ConfigError, OnwardError, StoreUnavailable
 from core.model.files import check_weights, weight_files
 from core.operations.keys import StoredKey
-from core.profile import Expectation
+from core.profile import Expectation, Work
 from core.reward_spec import load_reward_spec
 from core.reward_spec.late_outcomes import require_that_they_correct
 from core.reward_spec.outcome_ages import with_ages
@@ -45,7 +45,7 @@ class Check:
     advice: str
 
 
-def examine(directory: Path, overrides: Mapping[str, str]) -> int:
+def examine(directory: Path, overrides: Mapping[str, str], work: Work = "chat") -> int:
     """Print a table of checks; return 0 when all pass, else 1. Makes nothing that was not there."""
     try:
         layout, settings = look_at_directory(directory, overrides)
@@ -54,7 +54,7 @@ def examine(directory: Path, overrides: Mapping[str, str]) -> int:
         return 1
     table = Table("what", "", "found", "to do")
     wrong = 0
-    for check in _checks(layout, settings):
+    for check in _checks(layout, settings, work):
         try:
             table.add_row(check.name, _OK, Text(redacted(check.look())), "")
         except (OnwardError, OSError) as error:
@@ -64,10 +64,10 @@ def examine(directory: Path, overrides: Mapping[str, str]) -> int:
     return 1 if wrong else 0
 
 
-def _checks(layout: Layout, settings: Settings) -> Iterator[Check]:
+def _checks(layout: Layout, settings: Settings, work: Work) -> Iterator[Check]:
     yield Check("directory", lambda: _directory(layout, settings), "make room, or allow us to write there")
     yield Check("model", lambda: _model(settings), "point serving.model at a whole Hugging Face directory")
-    yield from _profile_checks(layout, settings)
+    yield from _profile_checks(layout, settings, work)
     yield Check("rewards", lambda: _rewards(layout, settings), "mend the file; docs/rewards.md says how it is written")
     yield Check("api keys", lambda: _keys(settings, layout), "docs/settings.md, [api]")
     yield Check("blobs", lambda: _place("blobs", settings.blobs, layout), "allow us to read, write and delete there")
@@ -140,7 +140,7 @@ def _model(settings: Settings) -> str:
     return f"{directory}: {facts.vocabulary:,} tokens, context {facts.context_length:,}; {report}"
 
 
-def _profile_checks(layout: Layout, settings: Settings) -> Iterator[Check]:
+def _profile_checks(layout: Layout, settings: Settings, work: Work) -> Iterator[Check]:
     """Yield checks of what the model takes, by its shape and the settings, and of what a running service takes."""
     from core.profile import expect, read_shape
 
@@ -151,7 +151,7 @@ def _profile_checks(layout: Layout, settings: Settings) -> Iterator[Check]:
     machine = this_machine("cpu" if settings.learner.device == "cpu" else None, None, None)
     if settings.learner.device != "cpu" and not machine.cards:
         return
-    expected = expect(shape, settings, machine)
+    expected = expect(shape, settings, machine, work=work)
     less = "shorten serving.context_length, take fewer serving.local.slots, or run `onward init` anew"
     if settings.serving.engine == "local":
         yield Check("profile", lambda: held.fits(expected, machine.memory_bytes), less)
@@ -172,6 +172,7 @@ def _running_checks(layout: Layout, expected: Expectation, running: held.Running
         "disk", lambda: held.disk(layout, expected.disk_bytes), "see serving.versions.keep, learner.checkpoints"
     )
     slow = "feedback comes faster than it is learned from: a smaller learner.batch.backlog_turns, or a faster machine"
+    slow += "; `--for agent`, if agents ask"
     yield Check("feedback to served", lambda: held.served(samples(layout), expected.served_s), slow)
 
 

@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter, Token
 
@@ -36,6 +36,10 @@ DemoSeed = Annotated[int, Parameter(help="What users do and the learner draws fo
 DemoShift = Annotated[bool, Parameter(help="Let users come to want something else midway.")]
 DemoRate = Annotated[
     float | None, Parameter(help="Sessions a second; without it, what the engine carries on two cores.")
+]
+WorkKind = Annotated[
+    Literal["chat", "agent"],
+    Parameter(name="--for", help="Who asks: agents' turns hold all that they did before, and take longer to learn."),
 ]
 ChildName = Annotated[str | None, Parameter(name="--child", show=False)]
 """The name by which its parent process finds this one, which then ends when the parent ends."""

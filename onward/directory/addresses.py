@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 from pathlib import Path
 from typing import Annotated, Final
@@ -89,7 +90,7 @@ def _find(directory: Path) -> _Address:
             continue  # none, or not what a service wrote
         if _is_alive(found.pid):
             return found
-    raise ConfigError(f"{directory}: no service runs here (`onward run {directory}` starts one)")
+    raise ConfigError(f"{directory}: no service runs here (`onward run {shlex.quote(str(directory))}` starts one)")
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 """`onward init`: an `onward.toml` fit for a model and a machine, and a word on why and at what cost."""
 
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +9,8 @@ import psutil
 from rich.table import Table
 
 from core.errors import ConfigError
-from core.profile import Card, Machine, ModelShape, Profile, choose, read_shape
+from core.profile import Card, Machine, ModelShape, Profile, Work, choose, read_shape
 from core.profile.choice import Device
-from core.profile.expectation import TURN_POSITIONS
 from core.profile.words import gigabytes
 from onward.directory.layout import Layout
 from onward.output import console
@@ -20,27 +20,38 @@ _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,
 _NEEDED = ("tokenizer.json", "*.safetensors")
 
 
-def init(directory: Path, model: Path, device: Device | None, memory_gb: float | None, num_cards: int | None) -> None:
+def init(
+    directory: Path,
+    model: Path,
+    device: Device | None,
+    memory_gb: float | None,
+    num_cards: int | None,
+    work: Work = "chat",
+) -> None:
     """Write the settings and print them. Raises ConfigError, and then writes nothing."""
     layout, model = Layout.of(directory), model.resolve()
     if layout.settings.exists():
         raise ConfigError(f"{layout.settings} is there already, and is not overwritten")
-    shape, machine, profile = profile_of(model, device, memory_gb, num_cards)
+    shape, machine, profile = profile_of(model, device, memory_gb, num_cards, work)
     layout.ensure()
     layout.settings.write_text(as_toml(model, shape, profile))
     show(shape, machine, profile)
-    print(f"{layout.settings} is written; `onward run {directory}` starts the service")
+    print(f"{layout.settings} is written; `onward run {shlex.quote(str(directory))}` starts the service")
     if len(machine.cards) >= COMPOSE_CARDS and profile.engine_cards == profile.learner_cards == 1:
         (layout.root / "compose.env").write_text(as_compose_env(model, profile))
         print(f"{layout.root / 'compose.env'} is the same for docker-compose.gpu.yml")
 
 
 def profile_of(
-    model: Path, device: Device | None, memory_gb: float | None = None, num_cards: int | None = None
+    model: Path,
+    device: Device | None,
+    memory_gb: float | None = None,
+    num_cards: int | None = None,
+    work: Work = "chat",
 ) -> tuple[ModelShape, Machine, Profile]:
     """Return the shape of a model, a machine, and the settings fit for both. Raises ConfigError."""
     shape, machine = read_model(model), this_machine(device, memory_gb, num_cards)
-    return shape, machine, choose(shape, machine, device or ("cuda" if machine.cards else "cpu"))
+    return shape, machine, choose(shape, machine, device or ("cuda" if machine.cards else "cpu"), work)
 
 
 def read_model(directory: Path) -> ModelShape:
@@ -117,5 +128,5 @@ def expectations(profile: Profile) -> Iterator[tuple[str, str]]:
     yield "disk of a version", gigabytes(costs.version_bytes)
     yield "disk of versions and checkpoints that are kept", gigabytes(costs.disk_bytes)
     turns = profile.settings.learner.batch.turns
-    yield f"an update of {turns} turns of {TURN_POSITIONS} tokens", f"{costs.update_s:.1f} s"
+    yield f"an update of {turns} turns of {costs.turn_positions:,} tokens", f"{costs.update_s:.1f} s"
     yield "from feedback to the version that learned from it", f"{costs.served_s:.0f} s"

@@ -5,7 +5,7 @@ from typing import Final
 
 from core.events import Outcome
 from core.ids import OutcomeId
-from core.reward_spec import Role
+from core.reward_spec import Role, Rules
 from scoring.rewards.amendments import Standing
 
 _GOOD_EDIT = 0.5  # share that was kept, from which an edit says that the answer was good
@@ -26,26 +26,42 @@ def contradicting(about: Iterable[Standing], roles: Mapping[str, Role]) -> tuple
     return tuple(sorted({name for yes_and_no in both for names in yes_and_no.values() for name in names}))
 
 
-def outweighed(about: Iterable[Standing], roles: Mapping[str, Role]) -> set[OutcomeId]:
+def outweighed(about: Iterable[Standing], rules: Rules) -> set[OutcomeId]:
     """Return the outcomes that do not count, since somebody said the opposite of the answer itself.
 
-    Those are what was said of its session and, of an answer that was found good, that another was asked for. Where
-    somebody said both of the answer, everything counts."""
-    said = [(entry.outcome, roles.get(entry.outcome.name)) for entry in about]
-    own = {
-        outcome.name: _opinion(outcome, role)  # the last one by that name
-        for outcome, role in said
-        if outcome.inference_id is not None and outcome.source != "derived" and role in _EXPLICIT
-    }
-    opinions = set(own.values()) - {None}
-    if len(opinions) != 1:
+    Those are what was said of its session, or a check of all of that decided, and, of what was found good, that
+    another was asked for. Where somebody said both of the answer, everything counts."""
+    said = [(entry.outcome, rules.roles.get(entry.outcome.name)) for entry in about]
+    of_answer = _explicit(pair for pair in said if pair[0].inference_id is not None)
+    if len(of_answer) == 1:
+        (good,) = of_answer
+        return {
+            outcome.outcome_id
+            for outcome, role in said
+            if (outcome.inference_id is None or role == "retry") and _weighed(outcome, role, rules) is (not good)
+        }
+    of_session = [pair for pair in said if pair[0].inference_id is None]
+    if of_answer or _explicit(of_session) != {True}:
         return set()
-    (good,) = opinions
-    return {
-        outcome.outcome_id
+    return {outcome.outcome_id for outcome, role in of_session if role == "retry" and outcome.value}
+
+
+def _explicit(said: Iterable[tuple[Outcome, Role | None]]) -> set[bool]:
+    """Return the opinions that those who report had of one thing; of each name the last one counts."""
+    own = {
+        outcome.name: _opinion(outcome, role)
         for outcome, role in said
-        if (outcome.inference_id is None or role == "retry") and _opinion(outcome, role) is (not good)
+        if outcome.source != "derived" and role in _EXPLICIT
     }
+    return {opinion for opinion in own.values() if opinion is not None}
+
+
+def _weighed(outcome: Outcome, role: Role | None, rules: Rules) -> bool | None:
+    """Return the opinion, or what a check of a whole session that decides found: it knows no single answer."""
+    if role != "check" or not rules.outcomes[outcome.name].decides or isinstance(outcome.value, str | None):
+        return _opinion(outcome, role)
+    is_number = not isinstance(outcome.value, bool)
+    return None if is_number and not outcome.value else outcome.value > 0
 
 
 def _verdict(outcome: Outcome, role: Role | None) -> bool | None:

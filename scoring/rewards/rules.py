@@ -67,7 +67,7 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
         ends_at = _due_at(turn, session, {}, rules, turn.opened_at)
         if ends_at > now:  # as most are when they come: nothing to weigh
             return _waiting(ends_at)
-    less = outweighed(about, rules.roles)
+    less = outweighed(about, rules)
     counted = [entry for entry in about if entry.outcome.outcome_id not in less]
     said = heard_of(turn, counted, rules)
     heard = without_repetition(turn, said, rules)
@@ -259,7 +259,7 @@ def _left_out(
     turn: Turn, session: Session, heard: Mapping[str, Sequence[object]], rules: Rules, outweighed: int
 ) -> str:
     """Say which outcomes of the turn, or of its session, do not count."""
-    parts = [f"{outweighed} against what was said of the answer itself"] if outweighed else []
+    parts = [f"{outweighed} against a plainer verdict"] if outweighed else []
     if is_on(rules.defence):
         out = left_out(session, rules.defence)
         counts = Counter(reason for subject in (turn.inference_id, None) for reason in out.of(subject).values())

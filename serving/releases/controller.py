@@ -78,7 +78,7 @@ class ReleaseController(Stage):
         self._on_change = on_change
         self._cluster = serving.cluster
         self._chain = Chain(store, log, self._cluster, clock, holder, settings.lease_s)
-        self._keeping = Keeping(store, weights, serving.versions, clock)
+        self._keeping = Keeping(store, weights, serving.versions, clock, cluster=self._cluster)
         self._orders = OrderExecutor(store, self._cluster, settings, vocabulary, clock)
         self._canary = Canary(log, self._cluster, settings, clock)
         self._cases = cases

@@ -8,13 +8,15 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from core.ids import PolicyRef
+from core.operations.fleet import Experiment
 from core.ports import Clock, Store, Weights
-from core.settings.serving import VersionSettings
+from core.settings.serving import MOST_CERTIFIED, VersionSettings
 from core.store.operators.version_files import Kept
 from serving.releases.canaries.ratchet import steps_to
 from serving.releases.view import ReleaseView
 
 _MOST_DISCARDED: Final = 16  # at one release
+_LOOKED_BACK: Final = 1000  # experiments in which what they certified is looked for
 _PUBLISHING: Final = timedelta(days=1)  # from a number to its offer: a proposed version is tried first
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
 _GB: Final = 1e9
@@ -25,8 +27,11 @@ logger = logging.getLogger(__name__)
 class Keeping:
     """Lets weights go, and tells the store what there is."""
 
-    def __init__(self, store: Store, weights: Weights, settings: VersionSettings, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, weights: Weights, settings: VersionSettings, clock: Clock, *, cluster: str
+    ) -> None:
         self._store, self._weights, self._settings, self._clock = store, weights, settings, clock
+        self._cluster = cluster
         self._look_at_s: float | None = float("-inf")
 
     def look_once(self) -> None:
@@ -58,17 +63,20 @@ class Keeping:
 
         Always kept are the anchor, the live and the previous version, those that canaries are held against, what an
         operator holds or asked for, what waits for a decision, also in a canary's lane, or is being published, the
-        newest `keep`, what was proposed, since nobody can make it again, and what the deltas of any of these need."""
+        newest `keep`, what was proposed, since nobody can make it again, and what the deltas of any of these need. As
+        far as there is room come what canaries certified, and then the rest by age."""
         now = self._clock.now()
         with self._store.look() as stored:
             kept = stored.files.kept()
             unpublished = stored.policies.allocated(now - _PUBLISHING)
+            experiments = stored.experiments.newest(self._cluster, _LOOKED_BACK)
         held_against = (step.before for step in steps_to(live, view.past))
         asked = (order.version for order in view.orders)
         undecided = (each.version for each in (*view.candidates, *view.lane))
         waiting = (*view.switches.held, *asked, *undecided, *unpublished)
         newest = (each.version for each in kept[-self._settings.keep :])
-        always = {view.anchor, live, view.live, view.previous, *held_against, *waiting, *newest}
+        always: set[PolicyRef | None] = {view.anchor, live, view.live, view.previous, *held_against, *waiting, *newest}
+        always |= certified(kept, always, self._settings, experiments)
         wanted = always | thinned(kept, always, self._settings, now)
         bases = self._weights.bases()
         wanted |= self._proposed(bases.keys() - wanted)
@@ -88,6 +96,33 @@ class Keeping:
             found = [stored.policies.get(version) for version in versions]
             made = [each.version for each in found if each is not None and each.is_proposed]
             return {version for version in made if stored.policies.state_of(version) not in ("rejected", "superseded")}
+
+
+def certified(
+    kept: Sequence[Kept],
+    always: Iterable[PolicyRef | None],
+    settings: VersionSettings,
+    experiments: Iterable[Experiment],
+) -> set[PolicyRef]:
+    """Return the versions, the newest hundred, that their canaries ended well for and nobody rejected since.
+
+    As far as all takes more bytes than it may, the oldest go. `experiments`: the newest first."""
+    fixed, found = set(always), set[PolicyRef]()
+    there = {each.version: each.size for each in kept if not each.is_rejected}
+    left = _room(kept, fixed, settings)
+    promoted = dict.fromkeys(each.promoted for each in experiments)
+    for version in [each for each in promoted if each in there][:MOST_CERTIFIED]:
+        left -= 0 if version in fixed else there[version]
+        if left < 0:
+            break
+        found.add(version)
+    return found
+
+
+def _room(kept: Sequence[Kept], fixed: set[PolicyRef | None], settings: VersionSettings) -> float:
+    """Return the bytes that there are for others, in all, than those that are kept in any case."""
+    most = float("inf") if settings.most_gb is None else settings.most_gb * _GB
+    return most - sum(each.size for each in kept if each.version in fixed)
 
 
 def thinned(
@@ -111,8 +146,7 @@ def thinned(
             made_s = each.made_at.timestamp()
             chosen.setdefault((every_s, made_s // every_s if every_s else each.version.version), each)
     fixed = set(always)
-    left = float("inf") if settings.most_gb is None else settings.most_gb * _GB
-    left -= sum(each.size for each in kept if each.version in fixed)
+    left = _room(kept, fixed, settings)
     found = set()
     for each in sorted(chosen.values(), reverse=True):
         left -= 0 if each.version in fixed else each.size

@@ -26,6 +26,7 @@ from service_tree import Service, wait_for
 from yarl import URL
 
 CROWD_KEY, PLUGIN_KEY, READER_KEY, ADMIN_KEY = "of-the-crowd", "of-a-plugin", "of-a-reader", "of-the-operator"
+NEIGHBOUR_KEY = "of-a-neighbour"
 SETTINGS = f"""
 [api.connections]
 header_s = 3.0
@@ -46,6 +47,11 @@ scopes = ["chat", "feedback"]
 key = "{READER_KEY}"
 namespace = "crowd"
 scopes = ["read"]
+
+[[api.keys]]
+key = "{NEIGHBOUR_KEY}"
+namespace = "neighbours"
+scopes = ["chat", "feedback", "read"]
 
 [[api.keys]]
 key = "{ADMIN_KEY}"
@@ -144,6 +150,20 @@ class World:
         request = urllib.request.Request(self.service.url + path, headers=bearer(key))
         with urllib.request.urlopen(request) as answer:
             return bytes(answer.read())
+
+    def told(self, path: str, key: str | None, body: object = None, **headers: str) -> tuple[int, str]:
+        """Return the status and the text that whoever has this key is answered with; a POST where there is a body."""
+        sent = None if body is None else json.dumps(body).encode()
+        known = {} if key is None else bearer(key)
+        request = urllib.request.Request(
+            self.service.url + path, sent, {**known, **headers, "Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
 
     def sample(self, name: str) -> float:
         """Return the number that `/metrics` tells under a name without labels."""

@@ -4,17 +4,19 @@ The other users are answered as before, and each of their turns and outcomes is 
 served or refused by the API's rules, and none causes a server error. All stages keep running, also after a `kill -9`,
 and memory stays within a bound. The table shows it by kind."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hostile_bodies import large_bodies
 from hostile_log import events
 from hostile_names import long_names
-from hostile_requests import attacks, not_stored
+from hostile_requests import CHAT, FEEDBACK, MODEL, attacks, not_stored
 from hostile_sockets import BEHIND, BODY, HEADERS, STREAMED, besiege, hang_up, unread
 from hostile_table import IS_FULL, HostileTable
 from hostile_user import cut_short, good, hard_schemas, schemas
@@ -22,6 +24,7 @@ from hostile_world import (
     ADMIN_KEY,
     AT_ONCE,
     CROWD_KEY,
+    NEIGHBOUR_KEY,
     PLUGIN_KEY,
     READER_KEY,
     SETTINGS,
@@ -55,6 +58,9 @@ A siege that is held off grows by 280 MB, for caches and for the processes that 
 of those for a moment is no fault. The goal for the row is in `hostile_table`."""
 CANARY = "canary-7c1f4e"
 """A text in all turns that are not to be stored."""
+THEIRS, NOBODYS = "plan-of-others", "plan-of-nobody"
+"""What others call their workload and their session, and what nobody does."""
+HEAD = 16  # tokens at most with which every prompt begins
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +109,26 @@ def test_what_was_not_to_be_stored_rests_nowhere(world: World) -> None:
     found = [path for path in files if CANARY.encode() in path.read_bytes()]
     assert not found
     assert any(b"[web] write f" in path.read_bytes() for path in files)  # others' texts do rest there
+
+
+def test_nothing_is_told_of_others(world: World) -> None:
+    """A neighbour learns nothing of what they asked: not by cached tokens, refusals, reasons, counts or metrics."""
+    figures = [_figures(world, path) for path in ("/v1/clients", "/v1/sessions")]
+    prompt, named = f"{uuid4().hex} " * 12, {"x-session-id": THEIRS, "x-onward-workload": THEIRS}
+    turn = _asked(world, CROWD_KEY, prompt, **named)["onward"]["inference_id"]
+    world.wait_until_read()
+    assert [_figures(world, path) for path in ("/v1/clients", "/v1/sessions")] == figures
+    wait_for(lambda: _cached(world, CROWD_KEY, prompt) > 2 * HEAD, 60, "a prefix that is known to its speaker")
+    assert _cached(world, NEIGHBOUR_KEY, prompt) <= HEAD
+    assert THEIRS in world.told("/metrics", ADMIN_KEY)[1]
+    for key, status in ((NEIGHBOUR_KEY, 403), (None, 401)):
+        told = world.told("/metrics", key)
+        assert (told[0], THEIRS in told[1]) == (status, False)
+    nobodys = str(uuid4())
+    theirs = [_probed(world, turn, THEIRS), _probed(world, nobodys, NOBODYS)]
+    assert [*theirs[0].values()] == [
+        (status, text.replace(nobodys, turn).replace(NOBODYS, THEIRS)) for status, text in theirs[1].values()
+    ]
 
 
 def test_it_starts_again_with_all_of_that_in_its_log(world: World) -> None:
@@ -200,6 +226,36 @@ def _since(before: dict[int, float], world: World) -> dict[int, float]:
     """Return the processes that have tried grammars since, each with its seconds of a processor."""
     taken = {pid: seconds - before.get(pid, 0.0) for pid, seconds in world.tried_s().items()}
     return {pid: seconds for pid, seconds in taken.items() if seconds > 0}
+
+
+def _asked(world: World, key: str, prompt: str, **headers: str) -> dict[str, Any]:
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": prompt}], "max_tokens": 4}
+    status, text = world.told(CHAT, key, chat, **headers)
+    assert status == 200, text
+    answer: dict[str, Any] = json.loads(text)
+    return answer
+
+
+def _cached(world: World, key: str, prompt: str) -> int:
+    return int(_asked(world, key, prompt)["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def _figures(world: World, path: str) -> Any:
+    return world.get(path, NEIGHBOUR_KEY)["data"]
+
+
+def _probed(world: World, turn: str, session: str) -> dict[str, tuple[int, str]]:
+    """Return what the neighbour is told who asks after a turn and a session, and reports on them."""
+    said = {"metric_name": "accepted", "value": True}
+    event = {"name": "autocomplete", "schema": "0.2.0", "data": {"completionId": turn, "accepted": True}}
+    return {
+        "turn": world.told(f"/v1/turns/{turn}", NEIGHBOUR_KEY),
+        "reward": world.told(f"/v1/rewards/{turn}", NEIGHBOUR_KEY),
+        "session": world.told(f"/v1/sessions/{session}", NEIGHBOUR_KEY),
+        "feedback": world.told(FEEDBACK, NEIGHBOUR_KEY, {**said, "inference_id": turn}),
+        "feedback on a session": world.told(FEEDBACK, NEIGHBOUR_KEY, {**said, "session_id": session}),
+        "an editor's event": world.told("/v1/continue/data", NEIGHBOUR_KEY, event),
+    }
 
 
 def _append_events(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What other clients and proxies speak: HEAD, and bodies that are compressed."""
+"""What other clients and proxies speak: HEAD, bodies that are compressed or in chunks, and versions of HTTP."""
 
 import gzip
 import http.client
@@ -204,6 +204,49 @@ def test_only_a_client_that_knows_it_is_told_to_go_on(service: Service, version:
             assert opened.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
         opened.sendall(BODY)
         assert opened.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+
+
+def whole(opened: socket.socket) -> tuple[int, Any]:
+    """Return the only answer on a connection, which then ends."""
+    answer = http.client.HTTPResponse(opened)
+    answer.begin()
+    said = json.loads(answer.read())
+    assert answer.headers["connection"] == "close"
+    assert opened.recv(1) == b""
+    return answer.status, said
+
+
+@pytest.mark.parametrize("has_host", [True, False])
+@pytest.mark.parametrize("version", ["0.9", "1.2", "2.0", "3.0", "9.9"])
+def test_a_version_that_we_do_not_speak_is_refused(service: Service, version: str, has_host: bool) -> None:
+    url = httpx.URL(service.url)
+    host = f"Host: {url.host}:{url.port}\r\n" if has_host else ""
+    with socket.create_connection((url.host, url.port or 80), timeout=120) as opened:
+        opened.sendall(f"GET /healthz HTTP/{version}\r\n{host}\r\n".encode())
+        status, said = whole(opened)
+    assert (status, said["error"]["code"]) == (400, "malformed_request")
+    assert "HTTP/1.1 or HTTP/1.0" in said["error"]["message"]
+
+
+def test_who_begins_with_http_2_is_refused(service: Service) -> None:
+    """With what a client sends first that knows, without asking, that a server speaks it (RFC 9113, 3.4)."""
+    url = httpx.URL(service.url)
+    with socket.create_connection((url.host, url.port or 80), timeout=120) as opened:
+        opened.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        status, said = whole(opened)
+    assert (status, said["error"]["code"]) == (400, "malformed_request")
+    assert "HTTP/1.1 or HTTP/1.0" in said["error"]["message"]
+
+
+def test_chunks_of_a_client_of_http_1_0_are_read_and_nothing_behind_them(service: Service) -> None:
+    """RFC 9112, 6.1: whoever passed it on may have taken another body for it."""
+    url = httpx.URL(service.url)
+    sent = asking(f"{url.host}:{url.port}", "Connection: keep-alive", chunked=True).replace(b"HTTP/1.1", b"HTTP/1.0")
+    with socket.create_connection((url.host, url.port or 80), timeout=120) as opened:
+        opened.sendall(sent * 2)
+        status, said = whole(opened)
+    assert status == 200
+    assert service.turn(said["onward"]["inference_id"]).messages[0]["content"] == "hello " * 50
 
 
 def test_a_request_without_a_host_is_refused_where_there_must_be_one(service: Service) -> None:

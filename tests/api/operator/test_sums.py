@@ -1,12 +1,14 @@
 """What is counted over all namespaces is told to nobody who could learn from it what others do."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from api_harness import Service, serve
 
-from core.telemetry import ALERTS, QUOTA_USED
+from api.operator import health
+from core.telemetry import ALERTS, QUOTA_USED, exposition
 
 COUNTED = ("turns", "tokens", "busy_s")
 
@@ -104,3 +106,16 @@ def test_a_stranger_is_told_no_names_and_the_same_sums(alone: Service) -> None:
 def test_whoever_needs_no_key_is_told_all(service: Service) -> None:
     service.chat("hi", headers={"x-onward-workload": "open-plan"})
     assert 'workload="open-plan"' in metrics(service)[1]
+
+
+def test_no_page_is_made_on_the_event_loop(alone: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of many workloads takes long, and all answers would wait for it."""
+    loops: list[object] = []
+
+    def watched(*, named: bool) -> bytes:
+        loops.append(asyncio._get_running_loop())  # of this thread, if there is one
+        return exposition(named=named)
+
+    monkeypatch.setattr(health, "exposition", watched)
+    assert [metrics(alone, **said)[0] for said in ({}, bearer("reader"))] == [200, 200]
+    assert loops == [None, None]

@@ -61,6 +61,24 @@ def test_a_pretrained_model_learns_by_adapters_in_small_batches(shapes: dict[str
     assert (settings.serving.context_length, settings.serving.local.slots) == (2048, 8)
 
 
+def test_an_agents_turns_are_as_long_as_its_sessions_and_take_longer(shapes: dict[str, ModelShape]) -> None:
+    shape = shapes["smollm2-135m"]
+    chat, agent = choose(shape, LAPTOP, "cpu"), choose(shape, LAPTOP, "cpu", "agent")
+    assert (chat.expected.turn_positions, agent.expected.turn_positions) == (102, 1024)
+    assert (chat.settings.learner.batch.turns, agent.settings.learner.batch.turns) == (16, 8)
+    assert agent.expected.served_s > 2 * chat.expected.served_s
+    of_cards = [choose(shapes["qwen3-8b"], cards(8), "cuda", work).expected for work in ("chat", "agent")]
+    assert [each.turn_positions for each in of_cards] == [1638, 16384]
+    assert of_cards[1].update_s == pytest.approx(16384 / 1638 * of_cards[0].update_s)
+
+
+def test_a_version_of_more_bytes_takes_longer_to_be_served(shapes: dict[str, ModelShape]) -> None:
+    small, large = (choose(shapes[name], cards(8), "cuda").expected for name in ("llama-3.2-1b", "qwen3-8b"))
+    swaps_s = [each.served_s - 2 * each.update_s for each in (small, large)]
+    assert swaps_s[1] - swaps_s[0] == pytest.approx((large.version_bytes - small.version_bytes) / 100e6)
+    assert swaps_s[0] > 4.5
+
+
 @pytest.mark.parametrize(
     ("name", "count", "engine", "learner", "context"),
     [

@@ -1,14 +1,22 @@
 """Directories and files as people have them: every command says in a line what is wrong with them."""
 
+import errno
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import made_events
 import pytest
 
-from onward.cli import app, main
+from core.events import Topic
+from onward.cli import main
+from onward.directory.addresses import find_urls, write_address
+from onward.directory.layout import Layout
+from onward.wiring.foundation import open_foundation
 
 COMMANDS = ("run", "score", "doctor", "policies", "export", "backup", "audit", "replay", "serve")
 MORE = {"export": ["--out", "out.jsonl"], "backup": ["--into", "copy"], "audit": ["head"], "replay": ["--out", "again"]}
@@ -31,6 +39,7 @@ ODD: dict[str, Callable[[Path], object]] = {
     "a link to itself": looping,
     "settings in another encoding": with_file("onward.toml", "# Größe\n".encode("utf-16")),
 }
+REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 ADDRESSES = {
     "no JSON": b"{",
     "another JSON": b"[]",
@@ -68,7 +77,7 @@ def said_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     monkeypatch.chdir(tmp_path)
 
     def said(command: str, directory: Path) -> str:
-        monkeypatch.setattr("onward.cli.app", lambda: app(words_of(command, directory)))
+        monkeypatch.setattr("sys.argv", ["onward", *words_of(command, directory)])
         with pytest.raises(SystemExit) as ended:
             main()
         return checked(command, ended.value.code, *capfd.readouterr())
@@ -81,6 +90,49 @@ def said_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 def test_an_odd_directory_is_named_in_a_line(said_by: Said, tmp_path: Path, command: str, what: str) -> None:
     ODD[what](tmp_path / "odd")
     assert "/odd" in said_by(command, tmp_path / "odd")
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["opened", "written"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_refused_write_is_told_in_a_line(
+    said_by: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, is_named: bool
+) -> None:
+    """What opens a file is told of which; what writes into one is not."""
+    odd = tmp_path / "odd"
+    odd.mkdir()
+    (odd / "log.db").touch()
+    (odd / "store.db").touch()
+    for code in REFUSED:
+
+        def refuse(directory: Path, code: int = code) -> Layout:
+            named = (str(directory / "log.db"),) if is_named else ()
+            raise OSError(code, os.strerror(code), *named)
+
+        monkeypatch.setattr(Layout, "of", refuse)
+        told = said_by(command, odd)
+        assert (f"{odd}/log.db: " if is_named else str(odd)) in told
+        assert os.strerror(code) in told
+
+
+@pytest.mark.parametrize("name", ["with space", "a#b", "100%", "what?", "it's", 'a"b', "%20", "[a]*", "a::b", "~", "ü"])
+def test_everything_lies_in_a_directory_of_any_name(said_by: Said, tmp_path: Path, name: str) -> None:
+    directory = tmp_path / name
+    for _ in range(2):  # made, and opened again
+        with closing(open_foundation(directory)) as foundation:
+            foundation.log.append_blocking(Topic.TURNS, [made_events.completion()])
+            foundation.blobs.put("policies/1/manifest", b"a manifest")
+            assert foundation.blobs.list("policies/") == ["policies/1/manifest"]
+            assert foundation.blobs.local("policies/1/manifest") == directory / "blobs/policies/1/manifest"
+            with foundation.store.work() as work:
+                version = work.policies.allocate(made_events.NOW)
+    assert version.version == 2
+    write_address(directory / "service.json", "http://127.0.0.1:9")
+    assert find_urls(directory) == ["http://127.0.0.1:9"]
+    (directory / "service.json").unlink()
+    told = said_by("policies", directory)
+    assert f"{directory}: no service runs here (`onward run {shlex.quote(str(directory))}`" in told
+    assert [found.name for found in tmp_path.iterdir()] == [name]
+    assert {"log.db", "store.db", "blobs"} <= {found.name for found in directory.iterdir()}
 
 
 @pytest.mark.parametrize("mode", ["embedded", "distributed"])

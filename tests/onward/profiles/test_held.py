@@ -21,6 +21,7 @@ COSTS = Expectation(
     version_bytes=1000,
     checkpoint_bytes=1000,
     disk_bytes=4000,
+    turn_positions=100,
     update_s=10.0,
     served_s=25.0,
 )

@@ -93,7 +93,7 @@ def test_no_command_asks_a_proxy_for_this_machine(monkeypatch: pytest.MonkeyPatc
     seen: list[str] = []
     monkeypatch.setenv("no_proxy", "intern")
     monkeypatch.setattr(cli, "keep_private", lambda: None)
-    monkeypatch.setattr(cli, "app", lambda: seen.append(os.environ["no_proxy"]))
+    monkeypatch.setattr(cli, "app", lambda words: seen.append(os.environ["no_proxy"]))
     cli.main()
     assert seen == ["intern,localhost,127.0.0.1,::1"]
 

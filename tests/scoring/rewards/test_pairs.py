@@ -82,17 +82,62 @@ def test_what_each_pair_makes(lab: ModuleType) -> None:
     assert dict(zip(others, rewards_of(lab, others), strict=True)) == {pair: told[pair] for pair in others}
 
 
-def test_what_else_was_said_is_plainly_added(lab: ModuleType) -> None:
-    """Of all pairs of outcomes that no row or column stands for."""
-    listed = {name for name, _, _ in SAID.values()}
-    rest = [name for name, spec in SPEC.outcomes.items() if spec.moves and name not in listed]
-    specs = SPEC.outcomes
-    meant: dict[str, Said] = {
-        name: (name, True if specs[name].type == "boolean" else 0.5, specs[name].level == "session") for name in rest
+# What no row or column stands for, said for good and for bad where it can be.
+REST: dict[str, Said] = {
+    **{f"survived_{age}": (f"survived_{age}", 0.5, False) for age in ("30s", "5m", "1h", "1d")},
+    "slow": ("latency_felt", 0.5, False),
+    **{f"{what} {said}": (f"{what}_passed", said, False) for what in ("build", "lint") for said in (True, False)},
+    "task": ("task_reward", 1.0, True),
+    "task failed": ("task_reward", -1.0, True),
+}
+OF_SESSION = {f"S {name}": (of, value, True) for name, (of, value, is_s) in SAID.items() if not is_s} | SAID
+SESSIONS = [name for name in OF_SESSION if name.startswith("S ")]
+GOOD, BAD = ("accepted", "part", "edited", "useful"), ("rejected", "useless", "disliked", "complaint", "undone")
+
+
+def told_of(
+    lab: ModuleType, meant: Mapping[str, Said], pairs: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], float]:
+    """Return the pairs that make anything but the sum of their parts, each in both orders, and what they make."""
+    alone = dict(zip(meant, rewards_of(lab, [[name] for name in meant], meant), strict=True))
+    sums = {pair: min(max(alone[pair[0]] + alone[pair[1]], -1.0), 1.0) for pair in pairs}
+    there, back = rewards_of(lab, pairs, meant), rewards_of(lab, [pair[::-1] for pair in pairs], meant)
+    assert there == back
+    return {pair: made for pair, made in zip(pairs, there, strict=True) if made != pytest.approx(sums[pair], abs=1e-6)}
+
+
+def pairs_of(names: Sequence[str], others: Sequence[str], meant: Mapping[str, Said]) -> list[tuple[str, str]]:
+    """Return the pairs of two names, once; of two outcomes of one name the last one counts."""
+    found = {
+        frozenset(pair): pair for pair in itertools.product(names, others) if meant[pair[0]][0] != meant[pair[1]][0]
     }
-    alone = dict(zip(rest, rewards_of(lab, [[name] for name in rest], meant), strict=True))
-    pairs = list(itertools.combinations(rest, 2))
-    assert rewards_of(lab, pairs, meant) == pytest.approx([alone[one] + alone[other] for one, other in pairs], abs=1e-6)
+    return [*found.values()]
+
+
+def test_every_outcome_that_moves_a_reward_is_in_a_pair() -> None:
+    listed = {name for name, _, _ in (*SAID.values(), *REST.values())}
+    assert listed == {name for name, spec in SPEC.outcomes.items() if spec.moves}
+
+
+def test_what_else_was_said_is_plainly_added(lab: ModuleType) -> None:
+    """But what became of the whole task says nothing against what somebody said of the answer itself."""
+    meant = OF_SESSION | REST
+    pairs = pairs_of([*SAID, *REST], [*REST], meant)
+    stays = {"accepted": 1.0, "part": 0.4, "edited": 0.4, "useful": 0.5} | dict.fromkeys(BAD, -0.5) | {"undone": -0.75}
+    told = {(name, "task failed" if name in GOOD else "task"): stays[name] for name in (*GOOD, *BAD)}
+    assert told_of(lab, meant, pairs) == told
+
+
+def test_what_was_said_of_one_session_is_plainly_added(lab: ModuleType) -> None:
+    """But a share takes the place of the whole, and no other was wanted of what was found good."""
+    alone = {"accepted": 1.0, "part": 0.4, "edited": 0.4, "useful": 0.5, "liked": 1.0}
+    told = {frozenset(("S accepted", "S part")): 0.4}
+    told |= {
+        frozenset((f"S {good}", f"S {again}")): value for good, value in alone.items() for again in ("retry", "left")
+    }
+    meant = OF_SESSION | REST
+    found = told_of(lab, meant, pairs_of(SESSIONS, SESSIONS, meant))
+    assert {frozenset(pair): made for pair, made in found.items()} == told
 
 
 def test_the_reason_names_what_did_not_count(lab: ModuleType) -> None:
@@ -100,6 +145,6 @@ def test_the_reason_names_what_did_not_count(lab: ModuleType) -> None:
     turn = events.turn("s", 0)
     rating, rejected = events.outcome("s", "rating", 1.0, 1), events.outcome(turn, "rejected", True, 2)
     rewards = lab.score(SPEC, [turn, rating, rejected])
-    assert rewards[-1].why == "rejected -0.50; left out: 1 against what was said of the answer itself; corrects +1.00"
+    assert rewards[-1].why == "rejected -0.50; left out: 1 against a plainer verdict; corrects +1.00"
     derived = events.outcome(turn, "rejected", True, 2, source="derived")
     assert lab.score(SPEC, [turn, rating, derived])[-1].value == 0.5, "nobody said it"

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Literal
 
 import made_events
 import pytest
@@ -15,11 +16,12 @@ from stepping import step
 from core import telemetry
 from core.events import GateVerdict, Topic
 from core.ids import PolicyRef, base_ref
+from core.operations.fleet import Experiment
 from core.settings import GateSettings
 from core.settings.serving import VersionSettings
 from core.store.operators.version_files import Kept
 from serving.releases.gate import LITTLE, UsualKl
-from serving.releases.keeping import thinned
+from serving.releases.keeping import certified, thinned
 from serving.weights.published import BlobWeights
 
 MakeWorld = Callable[..., ReleaseWorld]
@@ -336,6 +338,39 @@ def test_old_weights_are_let_go(start_world: MakeWorld) -> None:
     world.replace_controller()
     world.run()
     assert soon(world, "now") == {1, 3, 7, 8}
+
+
+def test_what_canaries_certified_is_kept(start_world: MakeWorld) -> None:
+    world = start_world(settings={"serving.versions.keep": 2, "serving.versions.all_s": 0})
+    with world.store.work() as work:
+        for version, verdict in ((3, "promote"), (4, "rollback"), (5, "promote")):
+            work.experiments.put(ended(version, verdict))
+    for parent in range(1, 9):
+        world.release(parent)
+    assert soon(world, "now") == {1, 3, 5, 7, 8, 9}
+
+
+def test_of_what_was_certified_the_newest_hundred_are_kept_where_there_is_room() -> None:
+    kept = [Kept(base_ref(number), made_events.NOW, 10**7, is_rejected=number == 150) for number in range(1, 151)]
+    experiments = [ended(number, "promote") for number in (200, *range(150, 0, -1), 7)]
+    all_of_it = VersionSettings(most_gb=None)
+    assert certified(kept, (), all_of_it, experiments) == {base_ref(number) for number in range(50, 150)}
+    little, fixed = VersionSettings(most_gb=0.05), {base_ref(149), base_ref(1)}
+    assert certified(kept, fixed, little, experiments) == {base_ref(number) for number in range(146, 150)}
+
+
+def ended(version: int, verdict: Literal["promote", "rollback"]) -> Experiment:
+    return Experiment(
+        experiment_id=f"e{version}",
+        cluster="local",
+        canary=base_ref(version),
+        control=base_ref(1),
+        share=0.2,
+        salt="s",
+        started_at=made_events.NOW + timedelta(seconds=version),
+        ended_at=made_events.NOW + timedelta(seconds=version),
+        verdict=verdict,
+    )
 
 
 def test_what_a_kept_delta_is_made_upon_is_kept_and_serves(
