@@ -202,7 +202,7 @@ def review_suite(
     for path, draft in drafts.items():
         source = draft.source
         first = next(iter(draft.asked.strip().splitlines()), "")[:60]
-        said = ", ".join(source.outcomes) + (", edited" if source.edited else "")
+        said = ", ".join(source.outcomes) + (", the solution is one user's edit" if source.edited else "")
         table.add_row(*map(Text, (draft.name, first, f"{source.reward:+.2f}", said, str(path))))
     shown = [{"file": str(path)} | draft.model_dump(mode="json") for path, draft in drafts.items()]
     show_list(shown if json_ else drafts, table, as_json=json_)

@@ -132,7 +132,8 @@ def _case_of(
     solution = (kept or {"content": turn.text})["content"]
     if turn.tool_calls or any(message["role"] == "tool" or "tool_calls" in message for message in prompt):
         return "calls_tools"  # a case has no tools to answer them
-    if not solution.strip() or not any(message["role"] == "user" for message in prompt):
+    asked = next((message["content"] for message in reversed(prompt) if message["role"] == "user"), "")
+    if not solution.strip() or not asked.strip():
         return "no_words"
     said = outcomes.get(turn.inference_id, ())
     return Draft(
