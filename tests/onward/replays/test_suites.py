@@ -123,6 +123,12 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     return code, json.loads(said) if said.startswith(("{", "[")) else said
 
 
+def is_told(provenance: Any, versions: list[str]) -> bool:
+    """Return whether a report says which program made it, how it was asked to, and of what."""
+    made = len(provenance["commit"]) == 40 and provenance["command"].startswith("onward")
+    return made and provenance["model_digest"] is not None and provenance["versions"] == versions
+
+
 def mined(world: World, suite: Path, capsys: pytest.CaptureFixture[str], *options: str) -> Any:
     return ran(capsys, "suite", "mine", str(world.directory), "--out", str(suite), *options)[1]
 
@@ -163,6 +169,7 @@ def test_what_users_kept_is_drafted_and_nothing_that_may_not_be_used(
     again = mined(world, suite, capsys, "--set", own)
     assert (again["drafts"], again["left_out"]) == ([], LEFT_OUT | {"like_a_draft": 3})
     assert (found["kept_out"], again["kept_out"]) == (False, True)
+    assert is_told(found["provenance"], ["1", "1"])
 
 
 def test_a_person_decides_and_what_was_decided_is_not_drafted_again(
@@ -231,6 +238,7 @@ def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
     sources = ["--sessions", str(world.directory), "--corpus", str(corpus), "--tasks", str(tmp_path / "tasks")]
     own = f'rollouts.task_sets={{own = {{folders = ["{tmp_path / "questions"}"]}}}}'
     code, found = ran(capsys, "evals", "check", str(suite), *sources, "--set", own, "--json")
+    assert is_told(found["provenance"], ["1", "1"])
     assert code == 1
     places = {(each["case"], each["by"], each["kind"], each["where"]): each["learned_by"] for each in found["found"]}
     assert places == {
