@@ -48,9 +48,12 @@ function basis(found) {
 }
 
 /** Beside the live version: what is frozen or held, each with its undo; else the way to freeze. */
-function switches({ live, pinned, held }) {
+function switches({ live, pinned, held, held_by_alarm: isHeld }) {
+  const alarm = make("a", "", "an alarm holds releases");
+  alarm.href = "#alarms";
   at("switches").replaceChildren(
     pinned === null ? order("pin", live, "freeze releases") : make("span", "", state("frozen"), order("unpin", pinned, "unfreeze")),
+    isHeld ? make("span", "", state("held"), alarm) : "",
     ...held.map(version => make("span", "", state("held"), `version ${version} `, order("unhold", version, "let it go on"))));
 }
 

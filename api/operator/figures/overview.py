@@ -1,6 +1,6 @@
 """The route `GET /v1/overview`: how the service stands, and what to do next, in one answer."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -34,8 +34,8 @@ def overview_router(context: Context) -> APIRouter:
         `state` is `down`, `attacked` (by what users send), `worse` (than it began, or than it was), `held` (by an alarm
         or an order), `stuck` (rewards come and nothing is released), `frozen`, or else what is said of the first
         version: `better`, `no difference`, `too early` or `first`. `next` says what is the matter, what to do, in which
-        view of the console, and which orders would help; the most urgent comes first. `improvement` is the answer of
-        `GET /v1/improvement`."""
+        view of the console, and which orders would help; the most urgent comes first. `held_by_alarm` says whether an
+        alarm holds releases, of whatever namespace. `improvement` is the answer of `GET /v1/improvement`."""
         identity = identity_of(request)
         only_parameters(request)
         sees_all = "admin" in identity.scopes
@@ -61,6 +61,7 @@ def overview_router(context: Context) -> APIRouter:
                 "live_since": facts.live_since,
                 "pinned": facts.pinned,
                 "held": facts.held,
+                "held_by_alarm": facts.is_held,
                 "improvement": facts.improvement,
             }
         )
@@ -93,14 +94,13 @@ def _loudest(view: View, alarms: Sequence[StoredAlarm]) -> dict[str, Loudest]:
     """Return who has most of the absolute reward where somebody attacks, if that is much, by the alarm's id."""
     found = {}
     for alarm in filter(is_attack, alarms):
-        masses: Counter[tuple[Literal["user", "session"], str]] = Counter()
+        masses: defaultdict[tuple[Literal["user", "session"], str], float] = defaultdict(float)
         for turn in view.curves.worth(alarm.opening.namespace, _ATTACKED):
             if turn.workload == alarm.opening.workload:
-                masses[("session", turn.session_id) if turn.user_id is None else ("user", turn.user_id)] += abs(
-                    turn.value
-                )
-        whole = sum(masses.values())
-        for (kind, name), mass in masses.most_common(1):
-            if mass > _LOUD * whole:
-                found[alarm.alarm_id] = Loudest(kind, name, mass / whole)
+                who: tuple[Literal["user", "session"], str]
+                who = ("session", turn.session_id) if turn.user_id is None else ("user", turn.user_id)
+                masses[who] += abs(turn.value)
+        (kind, name), mass = max(masses.items(), key=lambda each: each[1], default=(("user", ""), 0.0))
+        if mass > _LOUD * sum(masses.values()):
+            found[alarm.alarm_id] = Loudest(kind, name, mass / sum(masses.values()))
     return found

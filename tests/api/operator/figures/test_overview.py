@@ -155,6 +155,7 @@ def test_the_route_tells_all_of_it(tmp_path: Path) -> None:
             work.fleet.put_switches("local", Switches(held=frozenset({base_ref(2)})))
         found = service.get("/v1/overview").json()
         assert (found["state"], found["live"], found["pinned"], found["held"]) == ("worse", 3, None, [2])
+        assert found["held_by_alarm"] is False
         assert found["live_since"] == "2026-01-02T00:16:40Z"
         assert found["improvement"] == service.get("/v1/improvement").json()
         assert found["next"][0]["orders"] == [{"kind": "rollback", "version": 2}, {"kind": "pin", "version": 3}]
@@ -170,8 +171,9 @@ def test_the_route_names_who_attacks(tmp_path: Path) -> None:
             work.turns.put([loud])
             work.rewards.put([(0, reward(loud, 0, {"accepted": 40.0}))])
             work.alarms.open(opening("a", monitor="reward_mass", severity="warning", workload="chat", opened_at=START))
+            work.alarms.open(opening("b", opened_at=START))
         found = service.get("/v1/overview").json()
-        assert (found["state"], found["next"][0]["view"]) == ("attacked", "sessions")
+        assert (found["state"], found["next"][0]["view"], found["held_by_alarm"]) == ("attacked", "sessions", True)
         assert re.search(r"Most has user ab12: 6\d%\.$", found["next"][0]["what"])
         assert "Search sessions for user:ab12." in found["next"][0]["do"]
 
