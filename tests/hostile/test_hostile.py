@@ -182,8 +182,8 @@ def _besieged(world: World, phases: Phases, table: HostileTable) -> None:
 def _one_user_against_releases(world: World, table: HostileTable) -> None:
     """Serve versions to others and to one who spoils her own part of each: none is taken back or held for it.
 
-    That the gate now and then refuses an update that goes much farther than those before is no work of hers: it looks
-    before any user is served, and a version goes live in each round all the same."""
+    The gate looks before any user is served, and now and then refuses an update that goes much farther than those
+    before. That is not counted here; a version goes live in each round all the same."""
     began = world.releases()
     for _ in range(RELEASES):
         world.attack(good(GOOD))
