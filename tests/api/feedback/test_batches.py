@@ -1,6 +1,8 @@
 """Feedback in batches: each report is answered as it would be alone."""
 
 import asyncio
+import json
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 from api_harness import Service, wait_for
 from byte_renderer import END, call_ids
 from scripted_policy import Script
+from shown_examples import BATCH, of_test
 
 from api.feedback.side_by_side import _AT_ONCE, SLICE, in_slices, side_by_side
 from core.events import Event, Topic
@@ -156,6 +159,21 @@ def test_parts_of_an_answer(service: Service) -> None:
     )
     assert [each["status"] for each in answers] == [200, 400, 200, 400, 400]
     assert [answers[place]["error"]["param"] for place in (1, 3, 4)] == ["tool_call_id", "target_range", "target_range"]
+
+
+def test_the_batch_of_the_page_is_taken(service: Service) -> None:
+    """That of docs/clients.md, with the ids that it leaves open."""
+    service.policy.scripts.append(Script((*call_ids("edit", {"path": "a"}), END)))
+    tools = [{"type": "function", "function": {"name": "edit", "parameters": {"type": "object"}}}]
+    called, other = service.chat("hi", tools=tools).json(), service.chat("write hello").json()
+    (example,) = of_test(BATCH, "docs/clients.md")
+    *_, url, _, body = shlex.split(example.text)
+    first, second = json.loads(body)["feedback"]
+    first |= {"inference_id": called["id"], "tool_call_id": called["choices"][0]["message"]["tool_calls"][0]["id"]}
+    second |= {"inference_id": other["id"]}
+    second["target_range"]["end"] = len(other["choices"][0]["message"]["content"])
+    answer = service.post(url.removeprefix("localhost:8700"), {"feedback": [first, second]})
+    assert [(each["status"], each["feedback_id"]) for each in answer.json()["data"]] == [(200, "a1"), (200, "a2")]
 
 
 @pytest.mark.parametrize("count", [0, 5])

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from logged_world import MODEL, make_reward, make_turn
+from shown_examples import SUITES, commands, of_test
 from task_folders import write_task
 
 from api.feedback.edits import edits_to
@@ -193,6 +194,28 @@ def test_a_person_decides_and_what_was_decided_is_not_drafted_again(
     assert (len(few["drafts"]), few["left_out"]["below_least_reward"]) == (1, 2)
     with pytest.raises(ConfigError, match="--most 0: want 1 or more"):
         mined(world, tmp_path / "none", capsys, "--most", "0")
+
+
+def test_what_the_page_shows_can_be_done_with_ones_own_sessions(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/evals.md has names of drafts that nobody else has: those of this world take their place."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").symlink_to(world.directory)
+    check, draft = of_test(SUITES, "docs/evals.md")
+    mine, *decide = commands([draft])
+    assert ran(capsys, *mine[1:])[0] == 0
+    names = {each.solution: each.name for each in read_suite(tmp_path / "SUITE").drafts.values()}
+    places = {"mined-0f3a9c51d2e7": names[KEPT], "mined-77b01e4c9a20": names[DOUBLE]}
+    for words in decide:
+        assert ran(capsys, *(places.get(word, word) for word in words[1:]))[0] == 0, words
+    (case,) = load_suite(tmp_path / "SUITE").cases
+    assert (case.name, read_suite(tmp_path / "SUITE").drafts) == (names[KEPT], {})
+    write_task(tmp_path / "tasks" / "one")
+    (tmp_path / "docs.jsonl").write_text(json.dumps({"text": KEPT}) + "\n")
+    ((_, *words),) = commands([check])
+    code, said = ran(capsys, *words)
+    assert (code, "docs.jsonl:1" in said) == (1, True), said
 
 
 def test_who_names_her_sessions_keeps_nobody_elses_from_being_drafted(
