@@ -21,6 +21,7 @@ from api.access.routes import ACCESS, AccessCheck, check_routes
 from api.access.services import ApiServices
 from api.access.stored_keys import StoredKeys, known_keys
 from api.access.trail import Trail, noted
+from api.access.under_way import UnderWay
 from api.console import console_router
 from api.documents import documents_router
 from api.feedback.batches import batch_router
@@ -183,9 +184,8 @@ def create_app(services: ApiServices) -> FastAPI:
     months = Months(services.quotas, services.store, services.clock)
     quotas = Quotas(services.quotas, services.live_state, months, services.clock)
     log = CountedLog(services.log, quotas)
-    context = Context(
-        services, ring, _reader(services), Bodies(settings.bodies), places, stored, redactors, quotas, log
-    )
+    bodies, under_way = Bodies(settings.bodies), UnderWay(settings.bodies)
+    context = Context(services, ring, _reader(services), bodies, under_way, places, stored, redactors, quotas, log)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

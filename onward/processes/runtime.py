@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from core.errors import ConfigError
+from core.settings.processes import bounds_of_each
 from core.stages.ending import Ending
 from core.stages.runner import Runner
 from core.stages.start_steps import say_step
@@ -189,7 +190,7 @@ def _serve_http(
 ) -> None:
     """Serve; `apis` are the processes that do so beside this one."""
     layout, settings = service.foundation.layout, service.foundation.settings.api
-    server = HttpServer(app, settings, listeners[0])
+    server = HttpServer(app, bounds_of_each(settings, service.foundation.settings.processes.api), listeners[0])
     looking: list[asyncio.Task[None]] = []
 
     def tell() -> None:

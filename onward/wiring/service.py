@@ -12,6 +12,7 @@ from core.errors import ConfigError
 from core.ports import Announcer, EventLog, LiveState
 from core.records.audit_head import HeadFile
 from core.settings import Settings
+from core.settings.processes import bounds_of_each
 from core.stages.stage import Stage
 from core.stages.start_steps import say_step
 from ingest.spool.spool import SpoolingLog
@@ -222,7 +223,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
     say_step("service", f"read the model's {report_renderer(renderer)}")
     return create_app(
         ApiServices(
-            settings=foundation.settings.api,
+            settings=bounds_of_each(foundation.settings.api, foundation.settings.processes.api),
             log=service.log,
             store=foundation.store,
             live_state=service.live_state,

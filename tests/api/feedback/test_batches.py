@@ -13,7 +13,9 @@ from byte_renderer import END, call_ids
 from scripted_policy import Script
 from shown_examples import BATCH, of_test
 
+from api.feedback import batches
 from api.feedback.side_by_side import _AT_ONCE, SLICE, in_slices, side_by_side
+from api.http.decoding import decode_body
 from core.events import Event, Topic
 from core.ports import Position
 
@@ -191,3 +193,27 @@ def test_each_counts_against_the_keys_limit(make_service: Callable[..., Service]
     answers = send(service, *[said(inference_id)] * 4)
     assert [each["status"] for each in answers] == [200, 200, 429, 429]
     assert answers[2]["retry"] is True
+
+
+def test_a_small_body_of_tiny_values_is_counted_before_it_is_read(service: Service) -> None:
+    """Thirty thousand reports of one byte are refused without one being made; so are a report's thousand tags."""
+    many = b'{"feedback":[' + b"1," * 30_000 + b"1]}"
+    one = b'{"metric_name":"accepted","tags":{' + b",".join(b'"%d":""' % n for n in range(1000)) + b"}}"
+    for path, content in (("/v1/feedback/batch", many), ("/v1/feedback", one)):
+        assert len(content) < 64 << 10
+        answer = service.http.post(path, content=content, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_many_values"), answer.text
+
+
+def test_others_have_their_turn_while_a_batch_is_read(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[str]()
+
+    def read(decoder: Any, raw: bytes) -> Any:
+        if not seen:
+            asyncio.get_running_loop().call_soon(seen.append, "others")
+        seen.append("a report")
+        return decode_body(decoder, raw)
+
+    monkeypatch.setattr(batches, "decode_body", read)
+    assert {each["status"] for each in send(service, *([{}] * 2 * SLICE))} == {400}
+    assert seen.index("others") == SLICE

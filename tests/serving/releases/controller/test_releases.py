@@ -73,6 +73,31 @@ def test_the_first_version_serves_until_there_is_enough_to_compare_with(start_wo
     assert world.release() == 4
 
 
+@pytest.mark.parametrize(
+    ("counts", "is_enough"),
+    [
+        ([3], False),
+        ([4], True),  # of one user there is nobody else
+        ([12, 1], False),
+        ([2, 2], True),
+        ([14, 1], False),
+        ([15, 1], True),  # four times as many: who came once holds releases no longer
+        ([9, 1, 1], True),
+    ],
+)
+def test_no_user_alone_is_what_later_versions_are_compared_with(
+    start_world: MakeWorld, counts: list[int], is_enough: bool
+) -> None:
+    world = start_world(settings={"release.first_turns": 4})
+    said = [turn(world, f"user {user}", version=1) for user, count in enumerate(counts) for _ in range(count)]
+    with world.store.work() as work:
+        work.turns.put(said)
+        work.rewards.put([(0, reward(world, each, 1.0)) for each in said])
+    world.publish()
+    world.run()
+    assert world.live == (2 if is_enough else 1)
+
+
 def test_an_order_does_not_wait_for_the_first_version(start_world: MakeWorld) -> None:
     world = start_world(settings={"release.first_turns": 3})
     world.publish()
