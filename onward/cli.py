@@ -341,7 +341,7 @@ def rescore(
     spec: Annotated[Path, Parameter(help="The reward spec to try.")],
     from_: From = None,
     to: To = None,
-    out: Annotated[Path | None, Parameter(help="A file for the figures, as JSON.")] = None,
+    out: Annotated[Path | None, Parameter(help="A file for the figures: JSON, or a table if it ends in .csv.")] = None,
 ) -> None:
     """Score a directory's past under another spec and under its own, and show what would change. Changes nothing."""
     from onward.replays.rescore import compare_specs
