@@ -18,13 +18,14 @@ from rich.table import Table
 from core.errors import ConfigError
 from core.store import open_sqlite
 from learner.batches.backlog import Bounds, refusal
-from learner.off_policy.estimators import Paired, off_policy, paired
+from learner.off_policy.estimators import off_policy, paired
 from learner.off_policy.log_ratios import logged_turns
 from learner.off_policy.overlap import LoggedTurns
 from learner.sequences.masks import MasksOfTurns
 from learner.sequences.scored import ScoredTurn
 from onward.replays.estimates.candidates import Candidate, candidates_of
-from onward.replays.estimates.held_out import figures, interval, is_held_out
+from onward.replays.estimates.held_out import figures, is_held_out
+from onward.replays.estimates.turns_kept import difference
 from onward.replays.exports.choice import Choice
 from onward.replays.exports.past import Logged, Past
 from onward.replays.exports.reports import report_file
@@ -141,15 +142,10 @@ def _judged(
             for each in candidates
         ],
         "paired": [
-            {"one": one, "other": other} | _difference(paired(seen[one], seen[other]))
+            {"one": one, "other": other} | difference(paired(seen[one], seen[other]))
             for other, one in combinations(seen, 2)
         ],
     }
-
-
-def _difference(found: Paired) -> dict[str, Any]:
-    differences = {name: interval(estimate) for name, estimate in found.differences.items()}
-    return {"refused": found.refused, "bends": found.bends, "differences": differences}
 
 
 def _rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
