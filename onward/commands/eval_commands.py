@@ -105,7 +105,7 @@ def ope(
     to: To = None,
     namespace: Annotated[str | None, Parameter(help="Only turns of this namespace.")] = None,
     workload: Annotated[str | None, Parameter(help="Only turns of this workload.")] = None,
-    out: Annotated[Path | None, Parameter(help="A file for the report, as JSON.")] = None,
+    out: Annotated[Path | None, Parameter(help="A file for the report: JSON, or a table if it ends in .csv.")] = None,
     json_: Annotated[bool, Parameter(name="--json", negative="", help="The report, as JSON.")] = False,
     set_: Set = None,
 ) -> None:
