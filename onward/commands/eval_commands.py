@@ -4,12 +4,15 @@ Modules that a command needs are imported when it runs, as in `onward.cli`."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from core.errors import ConfigError
 from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Key, Set, To, images_of, overrides_of
+
+if TYPE_CHECKING:
+    from serving.evals.cases import Review
 
 ALLOW = "Let checkers run commands on this machine, and versions work on tasks in sandboxes."
 IMAGES = Path("build/environments")
@@ -218,9 +221,9 @@ def accept_draft(
     group: Annotated[str | None, Parameter(help="The case's group.")] = None,
 ) -> None:
     """Make a draft a case of the suite. A checker that finds the draft's own solution wrong is refused."""
-    from serving.evals.drafts import accept
+    from serving.evals.drafts.deciding import accept
 
-    print(accept(directory, name, checker, group))
+    print(accept(directory, name, checker, _review(), group))
 
 
 @suite.command(name="reject")
@@ -231,6 +234,14 @@ def reject_draft(
     why: Annotated[str, Parameter(help="Why it is no case.")],
 ) -> None:
     """Put a draft aside for good: it is not drafted again, and its session may be learned from."""
-    from serving.evals.drafts import reject
+    from serving.evals.drafts.deciding import reject
 
-    print(reject(directory, name, why))
+    print(reject(directory, name, why, _review()))
+
+
+def _review() -> "Review":
+    from core.clock import SystemClock
+    from onward.commands.accounts.deeds import by_shell
+    from serving.evals.cases import Review
+
+    return Review(by=by_shell(), at=SystemClock().now())

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from logged_world import MODEL, make_reward, make_turn
+from made_events import policy
 from task_folders import write_task
 
 from api.feedback.edits import edits_to
@@ -21,6 +22,7 @@ from learner.sequences.scored import TurnRecord
 from learner.versions import manifest
 from onward.cli import app
 from onward.wiring.foundation import open_foundation
+from onward.wiring.suites.decided import learned_by
 from serving.evals.cases import Draft, load_suite, read_suite
 from serving.rendering import load_renderer
 
@@ -30,6 +32,7 @@ DOUBLE = """def double(numbers):
         result.append(number * 2)
     return result"""
 SAID, KEPT = "def total(xs):\n    return sum(xs)", "def total(xs):\n    return sum(xs) + 1"
+WHEN = datetime(2026, 1, 2, tzinfo=UTC)
 CASE = """
 [[case]]
 name = "{name}"
@@ -224,7 +227,15 @@ def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
     ]
     (suite / "cases.toml").write_text("".join(text))
     with closing(open_foundation(world.directory)) as made:
-        made.blobs.put(manifest.path_of(base_ref(7)), manifest.encode(learned(world.good)))
+        path = manifest.path_of(base_ref(7))
+        made.blobs.put(path, manifest.encode(learned(world.good)))
+        with made.store.work() as work:
+            version = work.policies.allocate(WHEN)
+            work.policies.put(policy(version, policy="base", manifest=path, created_at=WHEN))
+        later, good = WHEN + timedelta(seconds=1), world.good.inference_id
+        tells = learned_by(made)
+        assert (tells(good, WHEN), tells(good, later)) == ("version 1 has learned from it since", None)
+        assert tells(world.bad.inference_id, WHEN) is None
     corpus = tmp_path / "corpus.jsonl"
     said = [{"role": role, "content": text} for role, text in (("user", "Sort a list of names."), ("assistant", "?"))]
     heard = [{"role": "user", "content": each} for each in ("Open a socket, please.", "And listen.")]
