@@ -18,9 +18,13 @@ from core.errors import ConfigError
 from core.events import Completion, Outcome, Reward, Segment, ToolCall, Topic, VersionSpan
 from core.ids import InferenceId, OutcomeId, UserHash, base_ref
 from core.unstored import without_words
+from environments.tasks.adapters import reasoning, verifiers_process
+from environments.tasks.adapters.verifiers_process import Wanted
+from environments.tasks.task import Task
 from learner.sequences.scored import TurnRecord
 from learner.versions import manifest
 from onward.cli import app
+from onward.replays.suites import contamination
 from onward.wiring.foundation import open_foundation
 from onward.wiring.suites.decided import learned_by
 from serving.evals.cases import Draft, load_suite, read_suite
@@ -215,8 +219,9 @@ def test_who_names_her_sessions_keeps_nobody_elses_from_being_drafted(
 
 
 def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Tasks of other libraries among them, which stand here for what these make."""
     suite = tmp_path / "suite"
     suite.mkdir()
     cases = [("double", "Something else entirely.", DOUBLE), ("names", "Sort a list of names.", "sorted(names)")]
@@ -246,7 +251,10 @@ def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
     task = write_task(tmp_path / "tasks" / "one", files=files)
     (tmp_path / "questions").mkdir()
     (tmp_path / "questions" / "reasoning-gym.toml").write_text("")
-    sources = ["--sessions", str(world.directory), "--corpus", str(corpus), "--tasks", str(tmp_path / "tasks")]
+    libraries = stand_in_libraries(tmp_path / "libraries", monkeypatch)
+    given = [str(each) for each in (tmp_path / "tasks", *libraries)]
+    sources = ["--sessions", str(world.directory), "--corpus", str(corpus)]
+    sources += [part for each in given for part in ("--tasks", each)]
     own = f'rollouts.task_sets={{own = {{folders = ["{tmp_path / "questions"}"]}}}}'
     code, found = ran(capsys, "evals", "check", str(suite), *sources, "--set", own, "--json")
     assert is_told(found["provenance"], ["1", "1"])
@@ -259,15 +267,39 @@ def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
         ("names", "prompt", "document", f"{corpus}:4"): None,
         ("sockets", "prompt", "document", f"{corpus}:5"): None,
         ("double", "solution", "task", str(task.resolve())): None,
+        ("double", "solution", "task", "reasoning-gym/numbers/0"): None,
+        ("names", "prompt", "task", "reasoning-gym/numbers/1"): None,
+        ("names", "prompt", "task", "verifiers/sorting/0"): None,
     }
-    assert found["looked_at"] == {"turn": 11, "document": 4, "task": 1}
+    assert found["looked_at"] == {"turn": 11, "document": 4, "task": 4}
     assert sum(found["not_looked_at"].values()) == 4, found["not_looked_at"]
+    assert any("questions/reasoning-gym.toml: dataset: Field required" in each for each in found["not_looked_at"])
     shown = ran(capsys, "evals", "check", str(suite), *sources)[1]
     assert f"{world.good.inference_id}, learned by version 7" in shown
     (tmp_path / "empty.jsonl").write_text('{"text": "nothing"}\n')
     assert ran(capsys, "evals", "check", str(suite), "--corpus", str(tmp_path / "empty.jsonl"))[0] == 0
     with pytest.raises(ConfigError, match="say what the suites are compared with"):
         ran(capsys, "evals", "check", str(suite))
+
+
+def stand_in_libraries(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Write a folder for each library, which makes of it what a case asks or says."""
+    questions = [("Double these numbers: 1 2 3.", DOUBLE), ("Sort a list of names.", "?")]
+    entries = [{"question": question, "answer": answer} for question, answer in questions]
+    monkeypatch.setattr(reasoning, "_dataset", lambda _made_by: entries)
+    monkeypatch.setattr(reasoning, "_library_version", lambda: "0")
+
+    async def loaded(wanted: Wanted, _folder: Path) -> tuple[Task, ...]:
+        told = {"name": "one", "prompt": "Sort a list of names."}
+        return (verifiers_process._task(wanted, 0, told),)
+
+    monkeypatch.setattr(contamination, "environment_tasks", loaded)
+    files = {"numbers/reasoning-gym.toml": 'dataset = "numbers"\nsize = 2\n'}
+    files["sorting/verifiers.toml"] = '[environment.taskset]\nid = "sorting"\n'
+    for name, text in files.items():
+        (place / name).parent.mkdir(parents=True)
+        (place / name).write_text(text)
+    return [place / "numbers", place / "sorting"]
 
 
 def learned(turn: Completion) -> manifest.Manifest:
