@@ -55,6 +55,7 @@ from api.operator.session_list import session_list_router
 from api.operator.session_routes import session_router
 from api.operator.stages import stages_router
 from api.operator.status import status_router
+from api.operator.suites.drafts import drafts_router
 from api.operator.turn_routes import turn_router
 from api.protocols.anthropic.errors import in_anthropics_shape
 from api.protocols.anthropic.routes import count_router, plan_message
@@ -115,6 +116,7 @@ _ROUTERS = (
     audit_router,
     keys_router,
     quotas_router,
+    drafts_router,
     health_router,
 )
 

@@ -214,6 +214,7 @@ def _check(foundation: Foundation) -> None:
 def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "FastAPI":
     from api.access.services import ApiServices
     from api.app import create_app
+    from onward.wiring.suites.decided import drafts_of
     from serving.rendering import load_renderer, report_renderer
 
     foundation = service.foundation
@@ -243,6 +244,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             audit=foundation.settings.audit,
             privacy=foundation.settings.privacy,
             head=HeadFile(foundation.layout.audit_head, foundation.settings.audit.key),
+            drafts=drafts_of(foundation),
             site=BUILT_SITE,
             readers=readers(),
         )

@@ -27,7 +27,7 @@ from onward.replays.provenance import Versions, provenance_of
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import open_foundation
 from serving.evals.cases import DRAFTS, REJECTED, Draft, Message, Origin, Reuse, read_drafts, read_suite
-from serving.evals.drafts import put_draft
+from serving.evals.drafts.written import put_draft
 from serving.rendering import load_renderer
 
 _ANSWERS: Final = ("turn", "suggestion")  # purposes of turns whose answers users see
