@@ -19,16 +19,24 @@ def decode_body(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
     """Decode a body. Raises InvalidRequest.
 
     NaN and infinities are not JSON; numbers beyond a double's range are refused."""
-    if raw[: len(BOM_UTF8)] == BOM_UTF8:  # .NET and PowerShell begin texts so, and RFC 8259 lets it be ignored
-        raw = raw[len(BOM_UTF8) :]
     try:
-        return decoder.decode(raw)
+        return _decoded(decoder, raw)
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}", code="malformed_json") from None
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply", code="malformed_json") from None
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
+    try:
+        return decoder.decode(raw)
+    except msgspec.DecodeError:
+        if raw[: len(BOM_UTF8)] != BOM_UTF8:
+            raise
+    # .NET and PowerShell begin texts so, and RFC 8259 lets it be ignored; no JSON does, so others need no look at it
+    return decoder.decode(raw[len(BOM_UTF8) :])
 
 
 def convert_body(given: object, kind: type[T]) -> T:
