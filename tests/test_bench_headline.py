@@ -47,6 +47,8 @@ def test_rows_have_their_spread_and_what_was_before() -> None:
     for users, holds in (([0.0, 0.0], True), ([0.0, 1.0], False)):
         (row,) = rows_of({"turned_away": users}, None)
         assert (row["holds"], row["goal"], row["ratio"]) == (holds, 0.0, None)
+    (row,) = rows_of({"answers": [0.4, 0.5]}, None)
+    assert (row["ratio"], row["goal"], row["holds"]) == (0.45, 0.6, False), "against what ran beside it, not the goal"
     assert len({figure.name for figure in FIGURES}) == len({figure.metric for figure in FIGURES}) == len(FIGURES)
 
 

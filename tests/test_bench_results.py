@@ -10,6 +10,7 @@ import pytest
 from bench.__main__ import modules
 from bench.check import MADE_BY_TESTS, ROOT, BadResult, changed, commits, files_now, sources, states
 from bench.demos.exploits_table import rows_of
+from bench.headline.figures import BAR
 from bench.releases.any_version import Order, Tried
 from bench.releases.any_version import rows as rows_of_the_past
 from bench.releases.rollback_trials import errors
@@ -115,6 +116,12 @@ def test_every_committed_result_has_whole_rows_and_the_commit_that_made_them() -
 
     assert "learner_step" in told
     assert all(told.values())
+
+
+def test_a_ratio_of_the_headline_is_to_what_ran_beside_it_and_never_to_the_goal() -> None:
+    rows = json.loads((RESULTS / "headline.json").read_text())["rows"]
+
+    assert [row["ratio"] for row in rows] == [None if row["against"] == BAR else row["value"] for row in rows]
 
 
 def test_every_result_that_misses_a_goal_is_in_a_decision_that_says_so() -> None:

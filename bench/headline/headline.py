@@ -80,7 +80,9 @@ def measured(trees: Sequence[Path], names: Sequence[str], rounds: int) -> list[d
 
 
 def rows_of(found: Found, before: Found | None) -> list[dict[str, object]]:
-    """Return the rows as they are written down; `spread` is from the least to the largest value."""
+    """Return the rows as they are written down; `spread` is from the least to the largest value.
+
+    `ratio` is to what was measured in the same run, and None where nothing was."""
     rows: list[dict[str, object]] = []
     for figure in FIGURES:
         values = found.get(figure.name)
@@ -88,8 +90,7 @@ def rows_of(found: Found, before: Found | None) -> list[dict[str, object]]:
             continue
         value = middle(values)
         row: dict[str, object] = {"metric": figure.metric, "value": value, "unit": figure.unit}
-        ratio = value / figure.goal if figure.goal else None  # nothing is a multiple of none
-        row |= {"against": figure.against, "ratio": ratio, "goal": figure.goal}
+        row |= {"against": figure.against, "ratio": value if figure.is_ratio else None, "goal": figure.goal}
         row |= {"holds": figure.holds(value), "spread": [min(values), max(values)]}
         if before is not None and before.get(figure.name):
             row["before"] = middle(before[figure.name])
