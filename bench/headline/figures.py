@@ -25,13 +25,13 @@ class Figure:
     def holds(self, value: float) -> bool:
         return value >= self.goal if self.better == "more" else value <= self.goal
 
-    def is_worse(self, now: list[float], then: list[float]) -> bool:
-        """Return whether every value of now is worse than every one of then, and the medians differ by a twentieth.
+    def is_worse(self, now: list[float], then: list[float], allowed: float = 0.05) -> bool:
+        """Return whether every value of now is worse than every one of then, and the medians differ by `allowed`.
 
         With two runs of each that happens by chance once in six; so it is looked at again, and not believed."""
         sign = 1 if self.better == "more" else -1
         apart = max(sign * value for value in now) < min(sign * value for value in then)
-        return apart and abs(middle(now) - middle(then)) > 0.05 * abs(middle(then))
+        return apart and abs(middle(now) - middle(then)) > allowed * abs(middle(then))
 
 
 def middle(values: list[float]) -> float:
