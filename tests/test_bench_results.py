@@ -124,6 +124,20 @@ def test_a_ratio_of_the_headline_is_to_what_ran_beside_it_and_never_to_the_goal(
     assert [row["ratio"] for row in rows] == [None if row["against"] == BAR else row["value"] for row in rows]
 
 
+def test_no_decision_says_a_figure_of_what_the_newest_headline_has() -> None:
+    """It would be another with the next one: the row is named, and a figure is told of a commit or a machine."""
+    metrics = [row["metric"] for row in json.loads((RESULTS / "headline.json").read_text())["rows"]]
+    named = "|".join(re.escape(f"`{metric}`") for metric in metrics)
+    of_today = re.compile(rf"[Nn]ewest (?:rows?|headline)|{named}")
+    figure = re.compile(r"(?<![\w.])\d*\.\d{2,}(?![\w.])")
+    found = []
+    for page in (ROOT / "docs" / "decisions").glob("*.md"):
+        sentences = re.split(r"(?<=[.:;])\s", words_of(page))
+        found += [f"{page.name}: {each}" for each in sentences if of_today.search(each) and figure.search(each)]
+
+    assert not found
+
+
 def test_every_result_that_misses_a_goal_is_in_a_decision_that_says_so() -> None:
     results = {file.stem: json.loads(file.read_text()) for file in RESULTS.glob("*.json")}
     rows = {name: content["rows"] for name, content in results.items() if "rows" in content}
