@@ -1,7 +1,6 @@
 """The command line. Imports what a command needs when it runs, so that `--help` is instant."""
 
 import errno
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -268,11 +267,12 @@ def tail_rewards(
     after: Annotated[int | None, Parameter(help="Begin after this sequence; without it, now.")] = None,
     count: Annotated[int | None, Parameter(help="Stop after this many rewards.")] = None,
     key: Key = None,
+    json_: Annotated[bool, Parameter(name="--json", negative="", help="Each reward whole, as JSON in a line.")] = False,
 ) -> None:
     """Show rewards of the running service as they come, until stopped."""
     from onward.commands.rewards import tail
 
-    tail(directory, key, workload, after, count)
+    tail(directory, key, workload, after, count, as_json=json_)
 
 
 @rewards.command(name="explain")
@@ -315,9 +315,10 @@ def replay(
         sys.exit(0 if prove(directory, version, overrides) else 1)
     if out is None or version is not None:
         raise ConfigError("--version: only with --as-lived" if out else "--out: name a directory for the candidate")
+    from onward.output import show_json
     from onward.replays.replay import replay_log
 
-    print(json.dumps(replay_log(directory, out, spec, seed, from_, to, overrides, holdout), indent=2))
+    show_json(replay_log(directory, out, spec, seed, from_, to, overrides, holdout))
 
 
 @app.command

@@ -1,54 +1,14 @@
 """How commands show what they found: to people as tables, to programs whole."""
 
-import unicodedata
-from dataclasses import dataclass
+import json
 from typing import Any
 
 import msgspec
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.table import Table
 
-_WIDE = 100_000  # where nobody looks, no line is folded
-_UNSEEN = ("Cc", "Cf")  # kinds of characters that act, and are not seen: escapes of terminals, turns of direction
-_USUAL = "\n\t\u200c\u200d"  # the latter two join letters, and parts of pictures
+from environments.output import acts, console, visible
 
-
-def console(*, soft_wrap: bool = False) -> Console:
-    """Return a console on which names are shown as they are, and which folds lines only where a terminal would.
-
-    What users and models wrote cannot command the terminal: see `visible`."""
-    found = Console(markup=False, highlight=False, soft_wrap=soft_wrap)
-    if not found.is_terminal:
-        found = Console(markup=False, highlight=False, soft_wrap=soft_wrap, width=_WIDE)
-    found.push_render_hook(_Visibly())
-    return found
-
-
-def visible(text: str) -> str:
-    r"""Return a text in which characters that act on a terminal, and are not seen, stand as their escapes (`\x1b`)."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_escaped(each) if unicodedata.category(each) in _UNSEEN else each for each in text)
-
-
-def _escaped(character: str) -> str:
-    return character if character in _USUAL else character.encode("unicode_escape").decode("ascii")
-
-
-class _Visibly(RenderHook):
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Visible(each) for each in renderables]
-
-
-@dataclass
-class _Visible:
-    """Something shown, without what would act on the terminal; colours are added behind it."""
-
-    shown: ConsoleRenderable
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for part in console.render(self.shown, options):
-            yield part if part.control else part._replace(text=visible(part.text))
+__all__ = ["console", "json_text", "show_json", "show_line", "show_list", "visible"]
 
 
 def show_list(rows: Any, table: Table, *, as_json: bool) -> bool:
@@ -61,5 +21,28 @@ def show_list(rows: Any, table: Table, *, as_json: bool) -> bool:
 
 
 def show_json(content: Any) -> None:
-    """Show it whole, to programs."""
-    print(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
+    """Show it whole, to programs; a terminal that it reaches is not commanded by it: see `json_text`."""
+    print(json_text(content))
+
+
+def show_line(content: Any) -> None:
+    """Show it to programs as one line, at once: one of many that may still come."""
+    print(_without_unseen(json.dumps(msgspec.to_builtins(content), ensure_ascii=False)), flush=True)
+
+
+def json_text(content: Any) -> str:
+    r"""Return it as JSON in which characters that act on a terminal, and are not seen, are escaped (`\u009b`).
+
+    What is read from it is what was given."""
+    return _without_unseen(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())
+
+
+def _without_unseen(text: str) -> str:
+    """Escape in JSON what JSON does not: it escapes the controls of ASCII but one."""
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(_in_json(each) if acts(each) else each for each in text)
+
+
+def _in_json(character: str) -> str:
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]

@@ -36,6 +36,8 @@ class ApiServices:
     """The command that starts a process for large bodies (`api.requests.reader.serve_jobs`); empty: a thread."""
     learns: bool = True
     """Whether a learner is wanted, here or in another process."""
+    user_share: float = 1.0
+    """What one user is at most of what the learner learns; 1: no bound."""
     disk: Callable[[], Mapping[str, int]] = dict
     """Bytes by what they hold (`log`, `store`, `blobs`, `spool`), as far as they are on this machine, and `free`."""
     quotas: QuotaSettings = field(default_factory=QuotaSettings)

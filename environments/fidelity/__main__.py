@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from environments.errors import EnvironmentFault
 from environments.fidelity.places import Chosen, Places, replay_all
 from environments.fidelity.report import as_json, as_table, differing
 from environments.harness.harness import Endpoint
+from environments.output import console
 
 app = App(name="python -m environments.fidelity", help=__doc__)
 
@@ -36,24 +36,24 @@ def compare(
     out: Annotated[Path | None, Parameter(help="A file for all figures, as JSON.")] = None,
 ) -> int:
     """Execute logged calls again and print, tool by tool, how alike their outputs and times are."""
-    console = Console()
+    shown = console()
     if (workspace is None) == (not tasks):
-        console.print("--workspace, --tasks: give one of them: where the calls are executed")
+        shown.print("--workspace, --tasks: give one of them: where the calls are executed")
         return 2
     if malformed := [each for each in base if "=" not in each]:
-        console.print(f"--base {malformed[0]}: write IMAGE=machine or IMAGE=FOLDER")
+        shown.print(f"--base {malformed[0]}: write IMAGE=machine or IMAGE=FOLDER")
         return 2
     try:
         places = Places(workspace, tasks, folder, dict(each.split("=", 1) for each in base))
         compared, left_out = asyncio.run(replay_all(Endpoint(url, key), Chosen(session, workload, most), places))
     except EnvironmentFault as error:
-        console.print(str(error), markup=False)
+        shown.print(str(error))
         return 1
-    console.print(as_table(compared))
+    shown.print(as_table(compared))
     for line in differing(compared):
-        console.print(line, markup=False, highlight=False)
+        shown.print(line)
     for why, count in sorted(left_out.items()):
-        console.print(f"left out, {why}: {count} sessions", highlight=False)
+        shown.print(f"left out, {why}: {count} sessions")
     if out is not None:
         out.write_text(json.dumps(as_json(compared, left_out), indent=1) + "\n")
     return 0

@@ -8,11 +8,11 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from environments.errors import EnvironmentFault
+from environments.output import console
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
 from environments.tasks.checking import Checked, check
 from environments.tasks.harbor.folder import read_tasks
@@ -49,20 +49,20 @@ def check_folders(
     at_once
         How many tasks are checked side by side.
     """
-    console = Console()
+    shown = console()
     if malformed := [each for each in base if "=" not in each]:
-        console.print(f"--base {malformed[0]}: write IMAGE=machine or IMAGE=FOLDER")
+        shown.print(f"--base {malformed[0]}: write IMAGE=machine or IMAGE=FOLDER")
         return 2
     lent = Lent({name: os.environ[name] for name in variable if name in os.environ}, network)
     try:
-        done = asyncio.run(_check(folders, images, dict(each.split("=", 1) for each in base), at_once, lent, console))
+        done = asyncio.run(_check(folders, images, dict(each.split("=", 1) for each in base), at_once, lent, shown))
     except EnvironmentFault as error:
-        console.print(f"[red]{escape(str(error))}", soft_wrap=True)
+        shown.print(str(error), style="red", soft_wrap=True)
         return 1
-    console.print(_table(done))
+    shown.print(_table(done))
     for one in done:
         for wrong in one.wrong:
-            console.print(f"[red]{one.name}:[/] {escape(wrong)}", soft_wrap=True)
+            shown.print(f"{one.name}: {wrong}", style="red", soft_wrap=True)
     return 1 if any(one.wrong for one in done) else 0
 
 
@@ -84,13 +84,13 @@ def public(
     try:
         print(asyncio.run(textcraft(folder, of_each_split, python)))
     except EnvironmentFault as error:
-        Console().print(f"[red]{escape(str(error))}", soft_wrap=True)
+        console().print(str(error), style="red", soft_wrap=True)
         return 1
     return 0
 
 
 async def _check(
-    folders: list[Path], folder: Path, stands_for: dict[str, str], at_once: int, lent: Lent, console: Console
+    folders: list[Path], folder: Path, stands_for: dict[str, str], at_once: int, lent: Lent, shown: Console
 ) -> list[Checked]:
     tasks = read_tasks(folders)
     images = await images_of(folder, stands_for)
@@ -98,7 +98,7 @@ async def _check(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     done = []
     try:
-        with Progress(*columns, console=console) as progress:
+        with Progress(*columns, console=shown) as progress:
             bar = progress.add_task("checking", total=len(tasks))
             async for one in check(tasks, images, sandboxes, at_once, lent):
                 done.append(one)

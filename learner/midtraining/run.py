@@ -6,7 +6,7 @@ interrupted and resumed ends in the same bits."""
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -77,12 +77,13 @@ def midtrain(
     also: Sequence[Path] = (),
     sessions: Sessions | None = None,
     resume: bool = False,
+    provenance: Mapping[str, Any] | None = None,
 ) -> str:
     """Train a model on the corpus, then on those of `also`; write it to `output` with a report on each source.
 
     `init` is a Hugging Face directory; without weights the model starts from the seed. Documents that resemble a
-    solution of `kept_out` are left out. Returns the weights' digest. Raises ConfigError naming the file or option at
-    fault, CheckpointError."""
+    solution of `kept_out` are left out. `provenance`: what the report says of who made it. Returns the weights' digest.
+    Raises ConfigError naming the file or option at fault, CheckpointError."""
     assert (options.mix > 0) == (sessions is not None)
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
@@ -107,7 +108,7 @@ def midtrain(
     output.mkdir(parents=True, exist_ok=True)
     with _progress() as progress:
         _train(run, tokenizer.pad_token_id or 0, output / CHECKPOINT, options, resume, progress)
-    return _finish(run, init, output, sessions)
+    return _finish(run, init, output, sessions, provenance or {})
 
 
 def _named(kept_out: KeptOut) -> dict[str, Any]:
@@ -210,7 +211,7 @@ def weighted_mean(losses_RT: Tensor, batch: PackedRows) -> Tensor:
     return (losses_RT.flatten() * weights_RT.flatten()).sum() / weights_RT.flatten().sum()
 
 
-def _finish(run: Run, init: Path, output: Path, sessions: Sessions | None) -> str:
+def _finish(run: Run, init: Path, output: Path, sessions: Sessions | None, provenance: Mapping[str, Any]) -> str:
     """Write weights, tokenizer and report, then delete the checkpoint."""
     run.model.to(torch.bfloat16).save_pretrained(output)
     for name in _TOKENIZER_FILES:
@@ -220,6 +221,8 @@ def _finish(run: Run, init: Path, output: Path, sessions: Sessions | None) -> st
     report = {"weights_digest": digest, "options": run.options, "read": run.mixture.read}
     if sessions is not None:
         report |= {"sessions": sessions.figures}
+    if provenance:
+        report |= {"provenance": dict(provenance)}
     (output / REPORT).write_text(json.dumps(report | run.losses.report(), indent=1) + "\n")
     (output / CHECKPOINT).unlink()
     return digest

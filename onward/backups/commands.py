@@ -1,6 +1,5 @@
 """`onward backup` and `onward restore`: a service as it is, in files, and back."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -18,10 +17,11 @@ def backup(
     """Write everything that a service is, log, store, blobs and directory at one point, to a folder; it may run on."""
     from onward.backups.backup import back_up
     from onward.commands.accounts.deeds import record_command
+    from onward.output import show_line
 
     record_command(directory, overrides_of(set_), "read", "onward backup")
     made = back_up(directory, into, overrides_of(set_))
-    print(json.dumps({"backup": str(into), "rows": made.rows, "records": made.records, "files": len(made.files)}))
+    show_line({"backup": str(into), "rows": made.rows, "records": made.records, "files": len(made.files)})
 
 
 def restore(
@@ -36,8 +36,9 @@ def restore(
     Postgres's tables must be empty, or missing."""
     from onward.backups.restore import restore as restore_backup
     from onward.commands.accounts.deeds import record_command
+    from onward.output import show_line
 
     made = restore_backup(from_, directory, overrides_of(set_))
     record_command(directory, overrides_of(set_), "change", "onward restore")
     told = {"from": str(from_), "taken_at": made.taken_at.isoformat(), "rows": made.rows, "records": made.records}
-    print(json.dumps(told))
+    show_line(told)

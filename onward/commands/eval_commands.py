@@ -78,12 +78,13 @@ def check_evals(
     Of a turn it says which version trained on it first. With --sessions the tasks of that service's own rollouts are
     looked at, too. Exit code 1 when anything was found."""
     from onward.output import console, show_json
+    from onward.replays.provenance import made_by
     from onward.replays.suites.contamination import Sources, check_suites, show
 
     if not suites:
         raise ConfigError("onward evals check SUITE: name one or more")
     found = check_suites(suites, Sources(sessions, corpus or (), tasks or (), from_, to, overrides_of(set_)))
-    show_json(found.report()) if json_ else show(found, console())
+    show_json(found.report() | {"provenance": found.origin or made_by()}) if json_ else show(found, console())
     sys.exit(1 if found.places else 0)
 
 
@@ -179,7 +180,7 @@ def mine_suite(
     from onward.replays.suites.mining import Wanted, mine
 
     found = mine(directory, out, Wanted(least_reward, most, namespace), overrides_of(set_))
-    show_json(found.report())
+    show_json(found.report() | {"provenance": found.origin})
     if not found.is_kept_out:
         print(f"{directory} may still train on these: name {out} in learner.admission.keep_out", file=sys.stderr)
 
@@ -202,7 +203,7 @@ def review_suite(
     for path, draft in drafts.items():
         source = draft.source
         first = next(iter(draft.asked.strip().splitlines()), "")[:60]
-        said = ", ".join(source.outcomes) + (", edited" if source.edited else "")
+        said = ", ".join(source.outcomes) + (", the solution is one user's edit" if source.edited else "")
         table.add_row(*map(Text, (draft.name, first, f"{source.reward:+.2f}", said, str(path))))
     shown = [{"file": str(path)} | draft.model_dump(mode="json") for path, draft in drafts.items()]
     show_list(shown if json_ else drafts, table, as_json=json_)

@@ -1,6 +1,5 @@
 """`onward judge agreement`: what the judge said of turns beside what became of them."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from onward.output import console
+from onward.output import console, show_json
 from onward.replays.history import require_directory
 from onward.replays.provenance import Versions, provenance_of
 from onward.wiring.foundation import open_foundation
@@ -28,7 +27,7 @@ def show_agreement(directory: Path, overrides: Mapping[str, str], *, as_json: bo
         foundation.close()
     if as_json:
         told = {"outcome": name, "agreements": msgspec.to_builtins(found), "provenance": origin}
-        print(json.dumps(told, indent=2))
+        show_json(told)
         return
     shown = console()
     if not found:

@@ -1,5 +1,6 @@
 """`onward midtrain`. Imports what it needs when it runs, as `onward.cli` does."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,6 +48,7 @@ def midtrain(
     from learner.midtraining.checkpoint import CHECKPOINT
     from learner.midtraining.run import MidtrainOptions
     from learner.midtraining.run import midtrain as train
+    from onward.replays.provenance import provenance_of_model
     from onward.replays.session_corpus import Choice, forget, gather, suites_of
 
     options = MidtrainOptions(
@@ -62,15 +64,15 @@ def midtrain(
     )
     if (mix > 0) != (sessions is not None):
         raise ConfigError("--mix SHARE and --sessions DIR go together")
+    origin = provenance_of_model(init, {"midtrain": seed})
+    run = partial(train, corpus, output, init, options, also=also or (), resume=resume, provenance=origin)
     if sessions is None:
         if from_ is not None or to is not None or set_ is not None:
             raise ConfigError("--from, --to and --set are of --sessions DIR, which is not given")
-        kept_out = suites_of(keep_out or ())
-        print(train(corpus, output, init, options, kept_out, also=also or (), resume=resume))
+        print(run(suites_of(keep_out or ())))
         return
     choice, overrides = Choice(sessions, from_, to, min_reward), overrides_of(set_)
     again = resume and (output / CHECKPOINT).exists()
     kept_out = suites_of(keep_out or (), sessions, overrides)
-    replayed = gather(choice, init, row_tokens, output, overrides, kept_out, again=again)
-    print(train(corpus, output, init, options, kept_out, also=also or (), sessions=replayed, resume=resume))
+    print(run(kept_out, sessions=gather(choice, init, row_tokens, output, overrides, kept_out, again=again)))
     forget(output)

@@ -1,30 +1,32 @@
 """`onward rewards`: the stream of rewards as it comes, and the story of one turn."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
-from rich.console import Console
-
 from core.errors import OnwardError
 from onward.commands.client import call, opened
-from onward.output import console
+from onward.output import console, show_line, visible
 
 _AGAIN_S = 1.0
 
 
-def tail(directory: Path, key: str | None, workload: str | None, after: int | None, count: int | None) -> None:
+def tail(
+    directory: Path, key: str | None, workload: str | None, after: int | None, count: int | None, *, as_json: bool
+) -> None:
     """Print a line for each revision in the key's namespace, until interrupted or `count` were shown.
 
-    It resumes when the service comes back. Raises OnwardError when the service cannot be reached at the start."""
+    `as_json`: the line is all that is known of it; that the stream broke is said on stderr. It resumes when the service
+    comes back. Raises OnwardError when the service cannot be reached at the start."""
     shown_on = console(soft_wrap=True)
     shown = 0
-    for reward in _follow(directory, key, after, shown_on):
+    for reward in _follow(directory, key, after):
         if workload in (None, reward["workload"]):
-            shown_on.print(_line(reward))
+            show_line(reward) if as_json else shown_on.print(_line(reward))
             shown += 1
             if shown == count:
                 return
@@ -53,7 +55,7 @@ def explain(directory: Path, inference_id: str, key: str | None) -> None:
 # ---------------------------------------------------------------------------------------------- the stream
 
 
-def _follow(directory: Path, key: str | None, after: int | None, shown_on: Console) -> Iterator[dict[str, Any]]:
+def _follow(directory: Path, key: str | None, after: int | None) -> Iterator[dict[str, Any]]:
     is_open = False
     while True:
         headers = {} if after is None else {"Last-Event-ID": str(after)}
@@ -66,7 +68,7 @@ def _follow(directory: Path, key: str | None, after: int | None, shown_on: Conso
         except (OnwardError, OSError) as error:
             if not is_open:
                 raise
-            shown_on.print(f"({error}; trying again)")
+            print(visible(f"({error}; trying again)"), file=sys.stderr, flush=True)
         time.sleep(_AGAIN_S)
 
 

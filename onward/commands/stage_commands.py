@@ -1,6 +1,5 @@
 """A command for each stage. Imports what a command needs when it runs, as `onward.cli` does."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -62,9 +61,10 @@ def _archive(
     set_: Set = None,
 ) -> None:
     if once:
+        from onward.output import show_line
         from onward.replays.history import keep_once
 
-        print(json.dumps(keep_once(directory, overrides_of(set_))))
+        show_line(keep_once(directory, overrides_of(set_)))
     else:
         from onward.processes.stages import run_stage
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from core.errors import ConfigError
 from core.ids import PolicyRef
-from onward.output import console
+from onward.output import console, show_json
 from onward.replays.provenance import Versions, provenance
 from onward.wiring.evals.building import build_task_cases
 from serving.evals.cases import Suite, load_suite
@@ -55,11 +55,11 @@ def run(
     asking = _Asking(suite, Limits(*limits), key, tasks)
     if live is None:
         results, origin = asyncio.run(asking.alone(candidate))
-        to.print_json(data=_figures(suite, results) | origin) if as_json else _show(to, results)
+        show_json(_figures(suite, results) | origin) if as_json else _show(to, results)
         return all(result.score is not None for result in results)
     verdict, origin = asyncio.run(asking.beside(candidate, live, Bounds(margin=margin)))
     told = {"suite": suite.digest, **asdict(verdict), **origin}
-    to.print_json(data=told) if as_json else _tell(to, verdict)
+    show_json(told) if as_json else _tell(to, verdict)
     return verdict.action == "pass"
 
 

@@ -73,6 +73,12 @@ def provenance_of(
     return provenance(source.settings.serving.model_name, _model_digest(source), versions, seeds)
 
 
+def provenance_of_model(model: Path, seeds: Mapping[str, int | None]) -> dict[str, Any]:
+    """Return the same of what is made of a model's directory alone; without weights there, it has no digest."""
+    weights = weight_files(model)
+    return provenance(str(model), digest_of_shards(weights) if weights else None, Versions(), seeds)
+
+
 def _model_digest(source: Foundation) -> str:
     """Return the digest of the first version, which the store knows once a service has run there."""
     with source.store.look() as view:

@@ -105,7 +105,9 @@ def strata(rewards: Iterable[Reward]) -> dict[str, dict[str, float]]:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Needs the extra `demo`; without it there is the report alone, and the log says so."""
+    """Draw it; the picture holds the report's provenance, as the text `onward` within the PNG.
+
+    Needs the extra `demo`; without it there is the report alone, and the log says so."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -127,7 +129,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
         axes[0, 2].remove()
         _draw_gains(held, axes[1, 2])
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, metadata={"onward": json.dumps(report.get("provenance"))})
     plt.close(figure)
 
 

@@ -236,6 +236,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             traffic=service.traffic,
             reader=(sys.executable, "-m", "onward.http.body_reader", str(foundation.model), str(most_tokens), family),
             learns=foundation.settings.learner.enabled,
+            user_share=foundation.settings.learner.users.max_share,
             disk=disk_of(foundation.layout, foundation.clock),
             quotas=foundation.settings.quotas,
             audit=foundation.settings.audit,

@@ -7,6 +7,7 @@ from core.events import Outcome
 from core.ids import OutcomeId
 from core.reward_spec import Role, Rules
 from scoring.rewards.amendments import Standing
+from scoring.rewards.usable import fault_of
 
 _GOOD_EDIT = 0.5  # share that was kept, from which an edit says that the answer was good
 _EXPLICIT: Final = frozenset({"accept", "reject", "edit", "rating", "useful", "complaint"})
@@ -57,11 +58,14 @@ def _explicit(said: Iterable[tuple[Outcome, Role | None]]) -> set[bool]:
 
 
 def _weighed(outcome: Outcome, role: Role | None, rules: Rules) -> bool | None:
-    """Return the opinion, or what a check of a whole session that decides found: it knows no single answer."""
+    """Return the opinion, or what a check of a whole session that decides found: it knows no single answer.
+
+    A check found that good which it adds something for: of a share of tests that may be half of them, or more."""
     if role != "check" or not rules.outcomes[outcome.name].decides or isinstance(outcome.value, str | None):
         return _opinion(outcome, role)
-    is_number = not isinstance(outcome.value, bool)
-    return None if is_number and not outcome.value else outcome.value > 0
+    spec = rules.outcomes[outcome.name]
+    added = 0.0 if fault_of(outcome, spec) else spec.worth(*spec.amounts(outcome.value))
+    return added > 0 if added else None
 
 
 def _verdict(outcome: Outcome, role: Role | None) -> bool | None:

@@ -72,7 +72,8 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
     said = heard_of(turn, counted, rules)
     heard = without_repetition(turn, said, rules)
     components = {name: contribution(turn, name, entries, rules) for name, entries in heard.items()}
-    cut_short = turn.silent or any(rules.outcomes[name].decides for name in heard)
+    ended_by = heard_of(turn, about, rules) if less else heard  # also what does not count came
+    cut_short = turn.silent or any(rules.outcomes[name].decides for name in ended_by)
     seen_at = seen_at_of(turn, about, rules)
     due_at = None if cut_short or turn.closed else _due_at(turn, session, heard, rules, seen_at)
     over = due_at is None or due_at <= now

@@ -3,8 +3,9 @@
 What is not kept can be made again by the learner, as long as that knows how (`core.store.operators.version_files`)."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Final
 
 from core.ids import PolicyRef
@@ -76,15 +77,11 @@ class Keeping:
         waiting = (*view.switches.held, *asked, *undecided, *unpublished)
         newest = (each.version for each in kept[-self._settings.keep :])
         always: set[PolicyRef | None] = {view.anchor, live, view.live, view.previous, *held_against, *waiting, *newest}
-        always |= certified(kept, always, self._settings, experiments)
-        wanted = always | thinned(kept, always, self._settings, now)
         bases = self._weights.bases()
+        always |= certified(kept, always, self._settings, experiments, bases)
+        wanted = always | thinned(kept, always, self._settings, now, bases)
         wanted |= self._proposed(bases.keys() - wanted)
-        for version in bases.keys() & wanted:
-            base: PolicyRef | None = version
-            while base is not None:
-                wanted.add(base)
-                base = bases.get(base)
+        wanted |= _with_bases(bases.keys() & wanted, bases)
         for version in sorted(bases.keys() - wanted, reverse=True)[:_MOST_DISCARDED]:
             with self._store.work() as work:
                 work.files.drop(version)  # before it is gone: nobody shall be told that it can be served
@@ -103,30 +100,62 @@ def certified(
     always: Iterable[PolicyRef | None],
     settings: VersionSettings,
     experiments: Iterable[Experiment],
+    bases: Mapping[PolicyRef, PolicyRef | None] = MappingProxyType({}),
 ) -> set[PolicyRef]:
     """Return the versions, the newest hundred, that their canaries ended well for and nobody rejected since.
 
     As far as all takes more bytes than it may, the oldest go. `experiments`: the newest first."""
-    fixed, found = set(always), set[PolicyRef]()
-    there = {each.version: each.size for each in kept if not each.is_rejected}
-    left = _room(kept, fixed, settings)
+    room, found = _Room(kept, always, settings, bases), set[PolicyRef]()
+    there = {each.version for each in kept if not each.is_rejected}
     promoted = dict.fromkeys(each.promoted for each in experiments)
     for version in [each for each in promoted if each in there][:MOST_CERTIFIED]:
-        left -= 0 if version in fixed else there[version]
-        if left < 0:
+        if not room.takes(version):
             break
         found.add(version)
     return found
 
 
-def _room(kept: Sequence[Kept], fixed: set[PolicyRef | None], settings: VersionSettings) -> float:
-    """Return the bytes that there are for others, in all, than those that are kept in any case."""
-    most = float("inf") if settings.most_gb is None else settings.most_gb * _GB
-    return most - sum(each.size for each in kept if each.version in fixed)
+class _Room:
+    """The bytes that there are for others, in all, than those that are kept in any case.
+
+    A version takes with it what its delta is made upon, as far as nothing before it did."""
+
+    def __init__(
+        self,
+        kept: Sequence[Kept],
+        always: Iterable[PolicyRef | None],
+        settings: VersionSettings,
+        bases: Mapping[PolicyRef, PolicyRef | None],
+    ) -> None:
+        self._sizes, self._bases = {each.version: each.size for each in kept}, bases
+        self._taken = _with_bases(always, bases)
+        most = float("inf") if settings.most_gb is None else settings.most_gb * _GB
+        self._left = most - sum(self._sizes.get(version, 0) for version in self._taken)
+
+    def takes(self, version: PolicyRef) -> bool:
+        more = _with_bases([version], self._bases) - self._taken
+        self._taken |= more
+        self._left -= sum(self._sizes.get(each, 0) for each in more)
+        return not more or self._left >= 0
+
+
+def _with_bases(versions: Iterable[PolicyRef | None], bases: Mapping[PolicyRef, PolicyRef | None]) -> set[PolicyRef]:
+    """Return the versions, and those that their deltas need."""
+    found = set[PolicyRef]()
+    for version in versions:
+        base = version
+        while base is not None and base not in found:
+            found.add(base)
+            base = bases.get(base)
+    return found
 
 
 def thinned(
-    kept: Sequence[Kept], always: Iterable[PolicyRef | None], settings: VersionSettings, now: datetime
+    kept: Sequence[Kept],
+    always: Iterable[PolicyRef | None],
+    settings: VersionSettings,
+    now: datetime,
+    bases: Mapping[PolicyRef, PolicyRef | None] = MappingProxyType({}),
 ) -> set[PolicyRef]:
     """Return the versions that are kept for their age: all at first, then one a minute, an hour and a day.
 
@@ -145,12 +174,9 @@ def thinned(
         if every_s is not None and not each.is_rejected:
             made_s = each.made_at.timestamp()
             chosen.setdefault((every_s, made_s // every_s if every_s else each.version.version), each)
-    fixed = set(always)
-    left = _room(kept, fixed, settings)
-    found = set()
+    room, found = _Room(kept, always, settings, bases), set[PolicyRef]()
     for each in sorted(chosen.values(), reverse=True):
-        left -= 0 if each.version in fixed else each.size
-        if left < 0:
+        if not room.takes(each.version):
             break
         found.add(each.version)
     return found

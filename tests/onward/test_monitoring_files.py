@@ -71,6 +71,16 @@ def test_up_with_wait_ends_whatever_fails(over: str | None) -> None:
     assert not {name for name, condition in waits if condition == "service_healthy"} & (once | asked_for_alone)
 
 
+def test_every_command_that_waits_has_an_end() -> None:
+    """A container that ends and is started again and again is never unhealthy: `--wait` alone waits on for it."""
+    pages = (ROOT / "README.md", ROOT / "Makefile", *(ROOT / "docs").rglob("*.md"))
+    read = [*pages, *ROOT.glob("docker-compose*.yml"), *DEPLOY.rglob("*.yml"), *(ROOT / "onward").rglob("*.py")]
+    commands = [found for file in read for found in re.findall(r"compose [^`\n]*\bup\b[^`\n]*", file.read_text())]
+    waiting = [command for command in commands if "--wait" in command]
+    assert len(waiting) > 20
+    assert [command for command in waiting if f"--wait --wait-timeout {LONGEST_START_S}" not in command] == []
+
+
 def test_what_it_adds_is_bounded_pinned_and_of_this_machine() -> None:
     added = {name: service for name, service in services().items() if name not in base()}
     assert set(added) == {"alertmanager", "grafana"}

@@ -3,7 +3,7 @@
 
 import { at, make, number, signed, state, time } from "../dom.js";
 import { get } from "../wire.js";
-import { show } from "./overview.js";
+import { isWrong, show } from "./overview.js";
 import { order, waysBack } from "./releases.js";
 
 const between = ({ low, high }) => ` (${signed(low)} to ${signed(high)})`;
@@ -48,18 +48,20 @@ function basis(found) {
 }
 
 /** Beside the live version: what is frozen or held, each with its undo; else the way to freeze. */
-function switches({ live, pinned, held }) {
+function switches({ live, pinned, held, held_by_alarm: isHeld }) {
+  const alarm = make("a", "", "an alarm holds releases");
+  alarm.href = "#alarms";
   at("switches").replaceChildren(
     pinned === null ? order("pin", live, "freeze releases") : make("span", "", state("frozen"), order("unpin", pinned, "unfreeze")),
+    isHeld ? make("span", "", state("held"), alarm) : "",
     ...held.map(version => make("span", "", state("held"), `version ${version} `, order("unhold", version, "let it go on"))));
 }
 
 export async function refresh() {
   const found = await get("v1/overview");
   const [since, recent] = [answer(found.improvement), lately(found.improvement.lately)];
-  // Nothing is good while it falls: that is said first, and in no other colour.
-  const isFalling = recent[1] === "bad" || found.next.some(step => step.state === "worse");
-  if (isFalling && since[1] === "good") since[1] = "";
+  // Nothing is good while it falls, or somebody attacks: that is said first, and in no other colour.
+  if ((recent[1] === "bad" || isWrong(found)) && since[1] === "good") since[1] = "";
   const [first, second] = recent[1] ? [recent, since] : [since, recent];
   at("gain").replaceChildren(make("b", first[1], first[0]), make("b", second[1], second[0]),
     make("small", "", basis(found.improvement)));

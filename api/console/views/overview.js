@@ -7,10 +7,10 @@ import { newest, order, step } from "./releases.js";
 
 const TURNS = 3000, STEPS = 8;
 const NAMES = {
-  down: "Down", worse: "Worse", held: "Held", stuck: "Stuck", frozen: "Frozen", better: "Better",
+  down: "Down", attacked: "Attacked", worse: "Worse", held: "Held", stuck: "Stuck", frozen: "Frozen", better: "Better",
   "no difference": "No difference", "too early": "Too early to say", first: "As it was given",
 };
-const KINDS = { down: "bad", worse: "bad", held: "even", stuck: "even", frozen: "even", better: "good" };
+const KINDS = { down: "bad", attacked: "bad", worse: "bad", held: "even", stuck: "even", frozen: "even", better: "good" };
 const ORDERS = { rollback: version => `back to version ${version}`, pin: () => "freeze releases", unpin: () => "unfreeze",
   unhold: version => `let version ${version} go on` };
 const quality = new Chart("Quality", "share of turns worth more than nothing, by time, with its 95 % band",
@@ -29,6 +29,9 @@ function nextStep({ severity, what, do: advice, view, orders }) {
   return make("li", "", line);
 }
 
+/** Whether nothing may be green: rewards fall, or somebody attacks, and they may be what the attacker wants. */
+export const isWrong = found => found.next.some(step => step.state === "worse" || step.state === "attacked");
+
 /** What `GET /v1/overview` says, in the page's first cards; `words`: how the newest turns stand. */
 export function show(found, words) {
   refill(at("next-steps"), found.next.map(nextStep), "Nothing to do.");
@@ -36,7 +39,7 @@ export function show(found, words) {
   at("standing").replaceChildren(
     card("State", NAMES[found.state], KINDS[found.state] ?? "", (found.next.find(each => each.state === found.state) ?? found.next[0]).what),
     card("Against its best", { worse: "Worse", better: "Better than ever", "no difference": "As good as ever" }[lately.verdict]
-      ?? "Too early to say", { worse: "bad", better: "good" }[lately.verdict] ?? "", words),
+      ?? "Too early to say", lately.verdict === "worse" ? "bad" : lately.verdict === "better" && !isWrong(found) ? "good" : "", words),
     card("Serves", `version ${found.live}`, "", found.live_since && `since ${time(found.live_since)} UTC`,
       found.pinned !== null && "releases are frozen"));
 }

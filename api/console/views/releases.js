@@ -143,11 +143,13 @@ export async function newest(count) {
 
 /** The ways back that are always there; `found`: the answer of `GET /v1/overview`. */
 export function waysBack({ live, improvement: { first, lately } }) {
-  const best = lately.best?.version;
-  const ways = [[first, "the base"], ...(best && best !== first ? [[best, "the best so far"]] : [])];
-  at("going-back").replaceChildren(...ways.map(([version, what]) => version === live
+  const best = lately.best?.version ?? first;
+  const why = lately.best?.version ? "" : lately.turns < lately.needed
+    ? `The best is the base, until ${number(lately.needed)} turns have a reward: ${number(lately.turns)} have.`
+    : "The best is the base: of no later turns can it be said.";
+  at("going-back").replaceChildren(...[[first, "the base"], [best, "the best so far"]].map(([version, what]) => version === live
     ? make("small", "", `${what}, version ${version}, serves`)
-    : order("rollback", version, `back to ${what}: version ${version}`)));
+    : order("rollback", version, `back to ${what}: version ${version}`)), make("small", "", why));
 }
 
 export { step };

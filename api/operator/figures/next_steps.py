@@ -14,9 +14,15 @@ from core.operations.alarms import StoredAlarm
 STUCK_S, STUCK_TURNS = 300.0, 200
 """How long nothing was released, and how many turns were rewarded meanwhile, until that is the matter."""
 _FALLS = "worse_than_best"  # the monitor whose alarm says that it has become worse
+_ATTACKS: Mapping[str, str] = {
+    "reward_mass": "A few users have most of the reward",
+    "feedback_rate": "One user sends most of the feedback",
+    "reported_against_verified": "People praise what tests or the build fail",
+}
+"""The monitors whose alarm says that somebody attacks, and how: what users send, not what the model does."""
 _ERRORS, _REQUESTS = 0.05, 20  # the share of the last minute's requests that fail, of so many at least
 
-State = Literal["down", "worse", "held", "stuck", "frozen", "better", "no difference", "too early", "first"]
+State = Literal["down", "attacked", "worse", "held", "stuck", "frozen", "better", "no difference", "too early", "first"]
 Severity = Literal["critical", "warning", "info"]
 
 
@@ -36,17 +42,28 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     orders: tuple[Order, ...] = ()
 
 
+class Loudest(msgspec.Struct, frozen=True):
+    """Who has most of the reward where somebody attacks: a user's hash, or a session's id where turns name nobody."""
+
+    kind: Literal["user", "session"]
+    name: str
+    share: float
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What the steps follow from.
 
     `improvement`: the answer of `GET /v1/improvement`; `alarms`: those that the caller may see; `is_held`: whether an
-    alarm holds releases, seen or not; `learns`: whether there is a learner, by the settings; `rewarded_since`: turns
-    rewarded since the last release, up to `STUCK_TURNS`."""
+    alarm holds releases, seen or not; `loudest`: who has most of the reward, by the id of an alarm that `is_attack` is
+    true of; `user_share`: what one user is at most of what is learned, and `learns`: whether there is a learner, by the
+    settings; `rewarded_since`: turns rewarded since the last release, up to `STUCK_TURNS`."""
 
     improvement: Mapping[str, Any]
     components: Mapping[str, str]
     alarms: Sequence[StoredAlarm]
     is_held: bool
+    loudest: Mapping[str, Loudest]
+    user_share: float
     learns: bool
     live: int
     pinned: int | None
@@ -60,7 +77,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def next_steps(facts: Facts) -> list[Step]:
     """Return what to do, the most urgent first; at least one step."""
-    steps = [*_down(facts), *_fallen(facts), *_alarmed(facts), *_failing(facts), *_stopped(facts)]
+    steps = [*_down(facts), *_attacked(facts), *_fallen(facts), *_alarmed(facts), *_failing(facts), *_stopped(facts)]
     steps.sort(key=lambda step: ("critical", "warning", "info").index(step.severity))
     return steps or [_well(facts)]
 
@@ -81,6 +98,50 @@ def _down(facts: Facts) -> Iterator[Step]:
                 do="Read under Health what is behind it; the log of the service has the cause.",
                 view="health",
             )
+
+
+def is_attack(alarm: StoredAlarm) -> bool:
+    """Return whether somebody attacks, as an open alarm has it: also once it is acknowledged, until it is closed."""
+    return alarm.opening.monitor in _ATTACKS and alarm.state != "closed"
+
+
+def _attacked(facts: Facts) -> Iterator[Step]:
+    for alarm in facts.alarms:
+        if not is_attack(alarm):
+            continue
+        found, is_known = alarm.opening, alarm.state == "acknowledged"
+        who = facts.loudest.get(alarm.alarm_id)
+        named = "" if who is None else f" Most has {who.kind} {who.name}: {who.share:.0%}."
+        freeze = "" if facts.pinned is not None else " Freeze releases while you look."
+        search = "" if who is None else f" Search sessions for {_searched(who)}."
+        yield Step(
+            state="attacked",
+            severity="info" if is_known else "critical",
+            what=f"Somebody attacks, in workload {found.workload or 'service'}: {_ATTACKS[found.monitor]}.{named}",
+            do=f"{_done_already(facts, alarm)}{freeze}{search} {ADVICE[found.monitor]}",
+            view="alarms" if who is None else "sessions",
+            orders=() if facts.pinned is not None else (Order("pin", facts.live),),
+        )
+
+
+def _searched(who: Loudest) -> str:
+    return f"user:{who.name}" if who.kind == "user" else who.name
+
+
+def _done_already(facts: Facts, alarm: StoredAlarm) -> str:
+    """Return what bounds the attack without anybody's doing, and what was done about it."""
+    told = [
+        f"Already, one user is at most {facts.user_share:.0%} of what is learned, or twice an even share."
+        if facts.user_share < 1
+        else "Nothing bounds yet how much one user teaches (learner.users.max_share)."
+    ]
+    if facts.pinned is not None:
+        told.append(f"Releases are frozen at version {facts.pinned}.")
+    elif alarm.holds_releases:
+        told.append("Releases are held by its alarm, until that is acknowledged.")
+    if alarm.state == "acknowledged":
+        told.append(f"{alarm.acknowledged_by} has acknowledged it.")
+    return " ".join(told)
 
 
 def _fallen(facts: Facts) -> Iterator[Step]:
@@ -113,7 +174,7 @@ def _fallen(facts: Facts) -> Iterator[Step]:
 
 def _alarmed(facts: Facts) -> Iterator[Step]:
     for alarm in facts.alarms:
-        if alarm.state != "opened":
+        if alarm.state != "opened" or is_attack(alarm):
             continue
         found = alarm.opening
         holds = " It holds releases until it is acknowledged, under Alarms." if alarm.holds_releases else ""

@@ -1,6 +1,8 @@
 """The route `GET /v1/overview`: how the service stands, and what to do next, in one answer."""
 
-from typing import Any
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 
@@ -9,13 +11,16 @@ from api.access.plain import identity_of, json_response, only_parameters
 from api.access.quotas.limits import ERRORS, REQUESTS
 from api.access.services import ApiServices
 from api.operator.figures.improvement import improvement
-from api.operator.figures.next_steps import STUCK_TURNS, Facts, next_steps, state_of
+from api.operator.figures.next_steps import STUCK_TURNS, Facts, Loudest, is_attack, next_steps, state_of
 from api.operator.health import readiness_of
 from api.turns.lookup import read
 from core.ids import Namespace, PolicyRef
+from core.operations.alarms import StoredAlarm
 from core.store.work import View
 
 _ALARMS = 20  # of which is told
+_ATTACKED = 1000  # turns among which who attacks is sought
+_LOUD = 0.1  # of their reward, from which on somebody is named
 
 
 def overview_router(context: Context) -> APIRouter:
@@ -26,11 +31,11 @@ def overview_router(context: Context) -> APIRouter:
     async def get_overview(request: Request) -> Response:
         """Return how the service stands and what to do next.
 
-        `state` is `down`, `worse` (than it began, or than it was), `held` (by an alarm or an order), `stuck` (rewards
-        come and nothing is released), `frozen`, or else what is said of the first version: `better`, `no difference`,
-        `too early` or `first`. `next` says what
-        is the matter, what to do, in which view of the console, and which orders would help; the most urgent comes
-        first. `improvement` is the answer of `GET /v1/improvement`."""
+        `state` is `down`, `attacked` (by what users send), `worse` (than it began, or than it was), `held` (by an alarm
+        or an order), `stuck` (rewards come and nothing is released), `frozen`, or else what is said of the first
+        version: `better`, `no difference`, `too early` or `first`. `next` says what is the matter, what to do, in which
+        view of the console, and which orders would help; the most urgent comes first. `held_by_alarm` says whether an
+        alarm holds releases, of whatever namespace. `improvement` is the answer of `GET /v1/improvement`."""
         identity = identity_of(request)
         only_parameters(request)
         sees_all = "admin" in identity.scopes
@@ -41,6 +46,7 @@ def overview_router(context: Context) -> APIRouter:
             **known,
             components=readiness_of(services)["components"],
             learns=services.learns,
+            user_share=services.user_share,
             live=live.version,
             requests=recent.counts.get(REQUESTS, 0),
             errors=recent.counts.get(ERRORS, 0),
@@ -55,6 +61,7 @@ def overview_router(context: Context) -> APIRouter:
                 "live_since": facts.live_since,
                 "pinned": facts.pinned,
                 "held": facts.held,
+                "held_by_alarm": facts.is_held,
                 "improvement": facts.improvement,
             }
         )
@@ -69,9 +76,11 @@ def _known(
     switches = view.fleet.switches(services.cluster)
     since = view.releases.live_since(services.cluster)
     newest = view.curves.first_worth(namespace, STUCK_TURNS)
+    alarms = view.alarms.newest(None if sees_all else namespace, None, _ALARMS, only_open=True)
     return {
         "improvement": improvement(view, namespace, live, now),
-        "alarms": view.alarms.newest(None if sees_all else namespace, None, _ALARMS, only_open=True),
+        "alarms": alarms,
+        "loudest": _loudest(view, alarms),
         "is_held": bool(view.alarms.holding_releases()),
         "pinned": None if switches.pinned is None else switches.pinned.version,
         "held": sorted(version.version for version in switches.held),
@@ -79,3 +88,19 @@ def _known(
         "rewarded_since": 0 if since is None else sum(turn.decided_at > since for turn in newest),
         "newest_reward": newest[0].decided_at if newest else None,
     }
+
+
+def _loudest(view: View, alarms: Sequence[StoredAlarm]) -> dict[str, Loudest]:
+    """Return who has most of the absolute reward where somebody attacks, if that is much, by the alarm's id."""
+    found = {}
+    for alarm in filter(is_attack, alarms):
+        masses: defaultdict[tuple[Literal["user", "session"], str], float] = defaultdict(float)
+        for turn in view.curves.worth(alarm.opening.namespace, _ATTACKED):
+            if turn.workload == alarm.opening.workload:
+                who: tuple[Literal["user", "session"], str]
+                who = ("session", turn.session_id) if turn.user_id is None else ("user", turn.user_id)
+                masses[who] += abs(turn.value)
+        (kind, name), mass = max(masses.items(), key=lambda each: each[1], default=(("user", ""), 0.0))
+        if mass > _LOUD * sum(masses.values()):
+            found[alarm.alarm_id] = Loudest(kind, name, mass / sum(masses.values()))
+    return found

@@ -13,7 +13,7 @@ from core.operations.audit import Head, StoredEntry, Tampered, find_tampering
 from core.records.audit_head import HeadFile
 from core.store import SqlStore
 from onward.commands.accounts.deeds import deed_of, head_file, record
-from onward.output import console
+from onward.output import console, show_line
 from onward.replays.history import require_directory
 from onward.wiring.foundation import open_store, read_directory
 
@@ -32,7 +32,7 @@ def verify(
             found = list(find_tampering(entries, kept, key))
     count = entries.count
     if as_json:
-        print(json.dumps({"entries": count, "heads": len(kept), "found": msgspec.to_builtins(found)}))
+        show_line({"entries": count, "heads": len(kept), "found": found})
     else:
         _say(count, len(kept), found)
     return not found
@@ -73,13 +73,13 @@ def export(directory: Path, overrides: Mapping[str, str], out: Path, namespace: 
                 if namespace in (None, entry.namespace):
                     lines.write(json.dumps({**msgspec.json.decode(entry.record), "digest": entry.digest}) + "\n")
                     count += 1
-    print(json.dumps({"entries": count, "head": msgspec.to_builtins(head)}))
+    show_line({"entries": count, "head": head})
 
 
 def show_head(directory: Path, overrides: Mapping[str, str]) -> None:
     """Print the trail's head as JSON: kept elsewhere, it shows later what was changed or cut off since."""
     with _opened(directory, overrides) as (store, own, _), store.look() as view:
-        print(json.dumps(msgspec.to_builtins(own.sealed(view.audit.head()))))
+        show_line(own.sealed(view.audit.head()))
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """`onward export`. Imports what it needs when it runs, as `onward.cli` does."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -47,6 +46,7 @@ def export(
     With --as, FILE.json beside the file says where it comes from; turns that may not be learned from are left out
     and counted by reason (`--as turns` has them all, with the reason). Exit code 1 when no row was written."""
     from onward.commands.accounts.deeds import record_command
+    from onward.output import show_line
     from onward.replays.exports.raw import export_events
 
     overrides = overrides_of(set_)
@@ -54,7 +54,7 @@ def export(
         of_forms = {"--workload": workload, "--version": version, "--tag": tag, "--least-reward": least_reward}
         refuse_beside("an export without --as", of_forms)
         record_command(directory, overrides, "read", "onward export", namespace)
-        print(json.dumps(export_events(directory, out, from_, to, namespace, format_, overrides)))
+        show_line(export_events(directory, out, from_, to, namespace, format_, overrides))
         return
     refuse_beside("--as", {"--format": format_})
     from onward.replays.exports.choice import choice_of
@@ -63,7 +63,7 @@ def export(
     choice = choice_of(from_, to, namespace, workload, version, tag or ())
     record_command(directory, overrides, "read", f"onward export --as {as_}", namespace)
     done = export_form(directory, out, as_, choice, overrides, least_reward)
-    print(json.dumps(done.counts))
+    show_line(done.counts)
     if not done.rows:
         chosen = "".join(f" {option} {value}" for option, value in choice.told.items())
         what = "no turns" if not done.turns else f"none of {done.turns} turns makes a row of --as {as_}"

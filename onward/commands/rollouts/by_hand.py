@@ -5,8 +5,6 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.console import Console
-
 from core.settings import Settings
 from environments.rollouts.journal import Journal
 from environments.rollouts.plan import Plan
@@ -29,7 +27,7 @@ def run_by_hand(directory: Path, overrides: Mapping[str, str]) -> None:
 
 
 async def _run(layout: Layout, settings: Settings, base_url: str) -> None:
-    ending, to = asyncio.Event(), Console()
+    ending, to = asyncio.Event(), console()
     bars: list[ProgressBar] = []
 
     def watch(plan: Plan, journal: Journal) -> ProgressBar:

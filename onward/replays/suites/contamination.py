@@ -23,6 +23,7 @@ from learner.midtraining.corpus_files import files_of, read_documents
 from learner.sequences.resemblance import CaseName, answers_of
 from learner.versions import manifest
 from onward.replays.history import open_history, period, require_directory, watched
+from onward.replays.provenance import Versions, provenance_of
 from onward.wiring.foundation import Foundation, open_foundation
 from onward.wiring.suites.kept_out import ToldCases, load_suites, texts_below
 from serving.evals.cases import Suite
@@ -50,12 +51,14 @@ class Contamination:
     """What was found, and how much was looked at.
 
     `never_learned`: turns that nothing may learn from, `tokens_alone`: documents without words, and `other_tasks`:
-    folders that are in no format that can be read without running something. These were not looked at."""
+    folders that are in no format that can be read without running something. These were not looked at. `origin`: where
+    the turns come from, if any were to be looked at."""
 
     suites: Mapping[str, Suite]
     places: list[Place] = field(default_factory=list)
     looked_at: Counter[str] = field(default_factory=Counter)
     not_looked_at: Counter[str] = field(default_factory=Counter)
+    origin: dict[str, Any] | None = None
 
     def report(self) -> dict[str, Any]:
         suites = [
@@ -135,7 +138,8 @@ def _look_at_turns(directory: Path, sources: Sources, cases: ToldCases, found: C
         Progress(console=Console(stderr=True)) as progress,
     ):
         history = open_history(source, Topic.TURNS, *period(sources.begin, sources.end))
-        for records in watched(history, progress, "turns"):
+        versions = Versions()
+        for records in versions.seen(watched(history, progress, "turns")):
             for turn in (record.event for record in records if isinstance(record.event, Completion)):
                 if turn.unstored is not None or not turn.learn:
                     found.not_looked_at["turns that nothing may learn from"] += 1
@@ -143,6 +147,7 @@ def _look_at_turns(directory: Path, sources: Sources, cases: ToldCases, found: C
                 found.looked_at["turn"] += 1
                 places += _places(cases.told_by(asks_of(turn.messages), answers_of(turn)), "turn", turn.inference_id)
         found.places += _with_versions(places, source.blobs)
+        found.origin = provenance_of(source, versions)
         return _own_tasks(source)
 
 

@@ -22,6 +22,7 @@ from onward.replays.exports.choice import Choice
 from onward.replays.exports.conversations import Conversations
 from onward.replays.exports.past import Logged, Past
 from onward.replays.history import require_directory
+from onward.replays.provenance import Versions, provenance_of
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import open_foundation
 from serving.evals.cases import DRAFTS, REJECTED, Draft, Message, Origin, Reuse, read_drafts, read_suite
@@ -54,13 +55,14 @@ class Mined:
     """What came of it: the files of the drafts, and the sessions of which there is none, by reason.
 
     `missing`: records that are neither in the log nor in the archive any more. `is_kept_out`: the directory's learner
-    does not train on what resembles a draft of this suite."""
+    does not train on what resembles a draft of this suite. `origin`: where the sessions come from."""
 
     sessions: int
     drafts: list[Path]
     left_out: dict[str, int]
     missing: int
     is_kept_out: bool
+    origin: dict[str, Any]
 
     def report(self) -> dict[str, Any]:
         drafts = [str(path) for path in self.drafts]
@@ -75,7 +77,7 @@ def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, s
     require_directory(directory, overrides)
     known, drafts = _Known(suite), _Drafts(suite, wanted.most)
     suite.mkdir(parents=True, exist_ok=True)
-    counts, sessions = Counter[str](), 0
+    counts, sessions, versions = Counter[str](), 0, Versions()
     namespace = None if wanted.namespace is None else Namespace(wanted.namespace)
     with (
         closing(open_foundation(directory, overrides)) as source,
@@ -88,12 +90,15 @@ def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, s
         talk = Conversations(load_renderer(source.model, family=source.settings.serving.family))
         for session in past.sessions():
             sessions += 1
+            for logged in session:
+                versions.add_turn(logged.turn)
             found = _drafted(session, past, talk, wanted.least)
             why = drafts.take(found, known) if isinstance(found, Draft) else found
             counts.update([why] if why else [])
         counts.update(drafts.fill_up(known))
-        kept_out = {path.resolve() for path in source.settings.learner.admission.keep_out}
-    return Mined(sessions, drafts.paths, dict(sorted(counts.items())), past.missing, suite.resolve() in kept_out)
+        is_kept_out = suite.resolve() in {path.resolve() for path in source.settings.learner.admission.keep_out}
+        origin = provenance_of(source, versions)
+    return Mined(sessions, drafts.paths, dict(sorted(counts.items())), past.missing, is_kept_out, origin)
 
 
 def _drafted(session: Sequence[Logged], past: Past, talk: Conversations, least: float) -> Draft | str:
@@ -132,7 +137,8 @@ def _case_of(
     solution = (kept or {"content": turn.text})["content"]
     if turn.tool_calls or any(message["role"] == "tool" or "tool_calls" in message for message in prompt):
         return "calls_tools"  # a case has no tools to answer them
-    if not solution.strip() or not any(message["role"] == "user" for message in prompt):
+    asked = next((message["content"] for message in reversed(prompt) if message["role"] == "user"), "")
+    if not solution.strip() or not asked.strip():
         return "no_words"
     said = outcomes.get(turn.inference_id, ())
     return Draft(

@@ -1,5 +1,7 @@
 """What users and operators wrote is shown as it is, also where it looks like markup; and to whoever still reads."""
 
+import ast
+import json
 import os
 import subprocess
 import sys
@@ -8,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclopts import App
 
 from core.errors import ConfigError
-from onward import cli
+from onward import cli, output
 from onward.commands import client, doctor, rewards
 from onward.commands.eval_commands import review_suite
 from onward.commands.operators import alarms
@@ -123,6 +126,58 @@ def test_words_that_would_command_a_terminal(
     with pytest.raises(SystemExit):
         cli.main()
     assert capsys.readouterr().err == "onward: \\x1b]52;c;aGk=\\x1b\\\n"
+
+
+def test_json_commands_no_terminal_and_is_read_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever of it is a control of ASCII, one of those beyond it, or turns the direction of what follows."""
+    acting = {"said": "\x1b[2J \x7f \x9b2J \x85 \u202etxt \U000e0041 na\u00efve \U0001f469\u200d\U0001f52c\n"}
+    for show in (output.show_json, output.show_line):
+        show(acting)
+        out = capsys.readouterr().out
+        assert json.loads(out) == acting
+        assert [each for each in out.rstrip("\n") if not each.isprintable() and each not in "\n\u200d"] == []
+        assert "na\u00efve \U0001f469\u200d\U0001f52c" in out, "words and pictures stay as they are"
+
+
+def calls(path: Path) -> list[tuple[str, ast.Call]]:
+    """Return the calls in a module, each with the last name of what is called."""
+    found = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.Call)]
+    return [(ast.unparse(each.func).rpartition(".")[2], each) for each in found]
+
+
+def test_there_is_one_way_of_printing() -> None:
+    """A console of rich's own wraps where it is piped, and takes users' words for markup; a print shows what acts."""
+    astray = []
+    for path in [each for folder in ("onward", "environments") for each in Path(folder).rglob("*.py")]:
+        for name, call in calls(path):
+            on_stdout = not any(each.arg == "stderr" for each in call.keywords)
+            prints_json = name == "print" and "json.dumps" in ast.unparse(call) and "b64encode" not in ast.unparse(call)
+            if (name == "Console" and on_stdout) or name == "print_json" or prints_json:
+                astray.append(f"{path}:{call.lineno}: {ast.unparse(call)}")
+    allowed = ("environments/output.py", "onward/output.py", "environments/sandboxes/bubblewrap/runtime.py")
+    assert [each for each in astray if not each.startswith((*allowed, "environments/tasks/adapters/scoring.py"))] == []
+    assert any(each.startswith("environments/output.py") for each in astray), "nothing is looked at"
+
+
+def lists(words: str, of: App) -> list[tuple[str, bool]]:
+    """Return the commands that list or stream something, and whether each has `--json`."""
+    found = []
+    if ((of.default_command and of.default_command.__doc__) or "").startswith(("List ", "Show rewards of")):
+        found.append((words, any("--json" in each.names for each in of.assemble_argument_collection())))
+    below = [name for name in of if not name.startswith("-")]
+    return found + [each for name in below for each in lists(f"{words} {name}", of[name])]
+
+
+def test_every_list_has_json() -> None:
+    found = dict(lists("onward", cli.app))
+    assert {
+        "onward policies",
+        "onward fleet",
+        "onward alarms",
+        "onward rewards tail",
+        "onward suite review",
+    } <= found.keys()
+    assert [words for words, has_json in found.items() if not has_json] == []
 
 
 def test_who_has_read_enough_is_told_no_traceback() -> None:

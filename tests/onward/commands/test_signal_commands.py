@@ -155,15 +155,23 @@ def test_an_order_says_who_gave_it(service: Service, directory: Path, seen: Seen
 # ---------------------------------------------------------------------------------------------- rewards
 
 
-def test_the_stream_is_followed_from_where_one_says(service: Service, directory: Path, seen: Seen) -> None:
+def test_the_stream_is_followed_from_where_one_says(
+    service: Service, directory: Path, seen: Seen, capsys: pytest.CaptureFixture[str]
+) -> None:
     put_reward(service, "i1")
     put_reward(service, "i2", workload="fix")
     put_reward(service, "i3", value=-0.5, final=False)
-    told.tail(directory, None, "write", 0, 2)
+    told.tail(directory, None, "write", 0, 2, as_json=False)
     shown = seen()
     assert "i1 write reward +0.750 revision 0: accepted +1, tests_passed -0.25 (accepted decides)" in shown
     assert "i3 write reward -0.500 revision 0, not final: " in shown
     assert "i2" not in shown
+    told.tail(directory, None, "write", 0, 2, as_json=True)
+    whole = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["inference_id"], each["value"], each["final"]) for each in whole] == [
+        ("i1", 0.75, True),
+        ("i3", -0.5, False),
+    ]
 
 
 def test_the_command_shows_what_comes(service: Service, directory: Path) -> None:

@@ -1,5 +1,6 @@
 """A replay's report, as text and as a picture."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,9 @@ def test_the_picture_shows_gains_or_why_there_are_none(
         save(figure, *arguments, **options)
 
     monkeypatch.setattr(Figure, "savefig", keep)
-    draw(REPORT | {"held_out": held}, tmp_path / "report.png")
+    origin = {"command": "onward replay", "commit": "c"}
+    draw(REPORT | {"held_out": held, "provenance": origin}, tmp_path / "report.png")
+    assert json.dumps(origin).encode() in (tmp_path / "report.png").read_bytes(), "the picture says where it is from"
     (figure,) = drawn
     *curves, last = figure.axes
     assert [axis.get_title() for axis in (*curves, last)][:2] == ["mean reward of the batch", "KL to the anchor (k3)"]

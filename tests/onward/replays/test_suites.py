@@ -83,6 +83,7 @@ class World:
             (self.good, 1.0),
             (self.bad, -0.5),
             (turn(1, "Please write a function that doubles.", "def twice(n): return n + n"), 1.0),  # asks the same
+            (turn(18, " \n", "print()"), 1.0),
             (turn(3, "Read a file.", "", tool_calls=(call,)), 1.0),
             (turn(4, "Count the words.", "len(text.split())", environment="simulated"), 1.0),
             (turn(15, "Reverse a string.", "text[::-1]", session="quotes-private"), 1.0),
@@ -122,6 +123,12 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     return code, json.loads(said) if said.startswith(("{", "[")) else said
 
 
+def is_told(provenance: Any, versions: list[str]) -> bool:
+    """Return whether a report says which program made it, how it was asked to, and of what."""
+    made = len(provenance["commit"]) == 40 and provenance["command"].startswith("onward")
+    return made and provenance["model_digest"] is not None and provenance["versions"] == versions
+
+
 def mined(world: World, suite: Path, capsys: pytest.CaptureFixture[str], *options: str) -> Any:
     return ran(capsys, "suite", "mine", str(world.directory), "--out", str(suite), *options)[1]
 
@@ -131,6 +138,7 @@ LEFT_OUT = {
     "calls_tools": 1,
     "like_a_draft": 1,
     "no_consent": 1,
+    "no_words": 1,
     "not_stored": 1,
     "simulated": 1,
     "turns_missing": 1,
@@ -143,7 +151,7 @@ def test_what_users_kept_is_drafted_and_nothing_that_may_not_be_used(
 ) -> None:
     suite = tmp_path / "suite"
     found = mined(world, suite, capsys)
-    assert (found["sessions"], found["left_out"], found["missing"]) == (10, LEFT_OUT, 0)
+    assert (found["sessions"], found["left_out"], found["missing"]) == (11, LEFT_OUT, 0)
     drafts = {draft.source.turn: draft for draft in read_suite(suite).drafts.values()}
     assert drafts.keys() == {world.good.inference_id, world.edited.inference_id}
     good, edited = drafts[world.good.inference_id], drafts[world.edited.inference_id]
@@ -153,12 +161,15 @@ def test_what_users_kept_is_drafted_and_nothing_that_may_not_be_used(
     told = {"namespace": "default", "user": "u1", "key": "plugin", "only_for": "evaluation"}
     assert good.reuse.model_dump() == told
     assert good.source.session == world.good.session_id
+    reviewed = " ".join(ran(capsys, "suite", "review", str(suite))[1].split())
+    assert reviewed.count("one user's edit") == 1
     assert "secret" not in "".join(path.read_text() for path in suite.rglob("*.toml"))
     assert [path.name for path in suite.iterdir()] == ["drafts"], "nothing of the work is left"
     own = f"learner.admission.keep_out={suite.parent / '.' / suite.name}"
     again = mined(world, suite, capsys, "--set", own)
     assert (again["drafts"], again["left_out"]) == ([], LEFT_OUT | {"like_a_draft": 3})
     assert (found["kept_out"], again["kept_out"]) == (False, True)
+    assert is_told(found["provenance"], ["1", "1"])
 
 
 def test_a_person_decides_and_what_was_decided_is_not_drafted_again(
@@ -227,6 +238,7 @@ def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
     sources = ["--sessions", str(world.directory), "--corpus", str(corpus), "--tasks", str(tmp_path / "tasks")]
     own = f'rollouts.task_sets={{own = {{folders = ["{tmp_path / "questions"}"]}}}}'
     code, found = ran(capsys, "evals", "check", str(suite), *sources, "--set", own, "--json")
+    assert is_told(found["provenance"], ["1", "1"])
     assert code == 1
     places = {(each["case"], each["by"], each["kind"], each["where"]): each["learned_by"] for each in found["found"]}
     assert places == {
@@ -237,7 +249,7 @@ def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
         ("sockets", "prompt", "document", f"{corpus}:5"): None,
         ("double", "solution", "task", str(task.resolve())): None,
     }
-    assert found["looked_at"] == {"turn": 10, "document": 4, "task": 1}
+    assert found["looked_at"] == {"turn": 11, "document": 4, "task": 1}
     assert sum(found["not_looked_at"].values()) == 4, found["not_looked_at"]
     shown = ran(capsys, "evals", "check", str(suite), *sources)[1]
     assert f"{world.good.inference_id}, learned by version 7" in shown

@@ -5,6 +5,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from receiver import receiver
 
 from core import tracing
@@ -48,6 +49,7 @@ def test_spans_arrive_as_they_were_recorded() -> None:
     assert taker.requests[0].headers["authorization"] == "Bearer abc"
 
 
+@pytest.mark.timed
 def test_a_collector_that_takes_nothing_holds_nobody_up() -> None:
     with receiver() as taker:
         taker.status = 503

@@ -133,6 +133,7 @@ def test_what_can_never_be_taken_holds_up_nothing(store: SqlStore, taker: Receiv
     assert taker.keys == ["a.opened", "b.opened"]
 
 
+@pytest.mark.timed
 def test_a_target_that_hangs_holds_up_neither_another_nor_who_raises_alarms(store: SqlStore, taker: Receiver) -> None:
     with receiver() as other:
         taker.held.clear()

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from core.reward_spec import load_reward_spec
+from core.reward_spec import RewardSpec, load_reward_spec
 from onward.directory.layout import SHIPPED_REWARDS
 
 Said = tuple[str, bool | float, bool]
@@ -148,3 +148,17 @@ def test_the_reason_names_what_did_not_count(lab: ModuleType) -> None:
     assert rewards[-1].why == "rejected -0.50; left out: 1 against a plainer verdict; corrects +1.00"
     derived = events.outcome(turn, "rejected", True, 2, source="derived")
     assert lab.score(SPEC, [turn, rating, derived])[-1].value == 0.5, "nobody said it"
+
+
+def test_a_check_of_all_is_good_where_it_adds_and_ends_the_wait_also_uncounted(lab: ModuleType) -> None:
+    share = {"type": "number", "role": "check", "weight": 1, "neutral": 0.5, "minimum": 0, "maximum": 1}
+    share["decides"] = True
+    useful = {"type": "boolean", "role": "useful", "weight": 0.5, "false_weight": -0.5}
+    accepted = {"type": "boolean", "wait_s": 600, "default_reward": -0.25}
+    spec = RewardSpec.model_validate({"outcomes": {"share": share, "useful": useful, "accepted": accepted}})
+    events = lab.Events()
+    for good, passed, value in ((True, 0.2, 0.5), (True, 0.9, 0.9), (False, 0.2, -0.8), (False, 0.9, -0.5)):
+        turn = events.turn(f"{good} {passed}", 0)
+        said = [events.outcome(turn, "useful", good, 1), events.outcome(f"{good} {passed}", "share", passed, 2)]
+        rewards = lab.score(spec, [turn, *said], until=lab.at(9000))
+        assert lab.last_values(rewards) == {turn.inference_id: pytest.approx(value)}

@@ -5,17 +5,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from api_harness import Service, serve
 from console_pages import ADMIN, KEYS, START, OpenPage, chromium, give, open_page, world
-from console_world import put_rewarded, some_good
+from console_world import put_rewarded, reward, some_good, turn
 from made_events import opening
 from playwright.sync_api import expect
 
-from api.operator.figures.next_steps import STUCK_S, STUCK_TURNS, Facts, Order, next_steps
+from api.operator.figures.next_steps import STUCK_S, STUCK_TURNS, Facts, Loudest, Order, next_steps, state_of
 from core.clock import ManualClock
 from core.events import Release
-from core.ids import base_ref
+from core.ids import InferenceId, UserHash, base_ref
 from core.operations.alarm_advice import ADVICE
 from core.operations.alarms import NO_MONITORS, StoredAlarm
 from core.operations.fleet import Switches
@@ -31,7 +32,8 @@ WORSE = {"verdict": "worse", "difference": -0.25, "turns": 300, "best": {"versio
 def facts(verdict: str = "better", lately: Any = None, **known: Any) -> Facts:
     improvement = {"verdict": verdict, "first": base_ref(1), "difference": 0.25 if verdict == "better" else -0.25}
     usual: dict[str, Any] = {
-        "components": {"learner": "ok"}, "alarms": (), "is_held": False, "learns": True, "live": 44, "pinned": None,
+        "components": {"learner": "ok"}, "alarms": (), "is_held": False, "loudest": {}, "user_share": 0.05,
+        "learns": True, "live": 44, "pinned": None,
         "held": (), "live_since": NOW, "rewarded_since": 0, "newest_reward": NOW, "requests": 100, "errors": 0,
     }  # fmt: skip
     return Facts(improvement={**improvement, "lately": lately or {"verdict": "no difference"}}, **usual | known)
@@ -69,6 +71,15 @@ STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
         (),
     ),
     "an alarm holds": (facts(alarms=[HOLDING], is_held=True), "held", "Alarm no edits, chat: It asks. It holds", ()),
+    "one user floods": (
+        facts(alarms=[alarm("feedback_rate", severity="warning")], loudest={"a": Loudest("user", "ab12", 0.43)}),
+        "attacked", "Somebody attacks, in workload chat: One user sends most of the feedback. Most has user ab12: 43%.",
+        (Order("pin", 44),),
+    ),
+    "it is attacked, and falls": (
+        facts(lately=WORSE, pinned=44, alarms=[alarm("reward_mass", severity="warning")]), "attacked",
+        "Somebody attacks, in workload chat: A few users have most of the reward.", (),
+    ),
     "another's alarm holds": (facts(is_held=True), "held", "An alarm of another namespace holds releases.", ()),
     "requests fail": (facts(errors=6), "down", "6 of the last minute's 100 requests were answered with an error.", ()),
     "nothing is released": (
@@ -97,6 +108,20 @@ def test_what_is_said_first_is_what_matters_most(case: str) -> None:
 def test_of_several_the_critical_come_first() -> None:
     steps = next_steps(facts(lately=WORSE, alarms=[alarm(severity="warning")], held=(45,), errors=50))
     assert [step.severity for step in steps] == ["critical", "warning", "warning", "info"]
+
+
+def test_an_attack_is_one_until_its_alarm_is_closed_and_what_bounds_it_is_said() -> None:
+    known = msgspec.structs.replace(alarm("feedback_rate"), acknowledged_at=NOW, acknowledged_by="ada")
+    step, _ = next_steps(facts(alarms=[known], pinned=44))
+    assert (step.severity, state_of([step], "better")) == ("info", "attacked")
+    assert step.do.startswith(
+        "Already, one user is at most 5% of what is learned, or twice an even share. Releases are frozen at version 44."
+        " ada has acknowledged it."
+    )
+    (unbounded,) = next_steps(facts(alarms=[alarm("feedback_rate")], user_share=1.0))
+    assert unbounded.do.startswith("Nothing bounds yet how much one user teaches (learner.users.max_share).")
+    closed = msgspec.structs.replace(known, closed_at=NOW)
+    assert [step.state for step in next_steps(facts(alarms=[closed]))] == ["better"]
 
 
 def test_every_alarm_has_its_advice_which_the_documentation_gives_too() -> None:
@@ -130,11 +155,27 @@ def test_the_route_tells_all_of_it(tmp_path: Path) -> None:
             work.fleet.put_switches("local", Switches(held=frozenset({base_ref(2)})))
         found = service.get("/v1/overview").json()
         assert (found["state"], found["live"], found["pinned"], found["held"]) == ("worse", 3, None, [2])
+        assert found["held_by_alarm"] is False
         assert found["live_since"] == "2026-01-02T00:16:40Z"
         assert found["improvement"] == service.get("/v1/improvement").json()
         assert found["next"][0]["orders"] == [{"kind": "rollback", "version": 2}, {"kind": "pin", "version": 3}]
         assert [step["state"] for step in found["next"]] == ["worse", "held"]
         assert service.get("/v1/overview?x=1").json()["error"]["param"] == "x"
+
+
+def test_the_route_names_who_attacks(tmp_path: Path) -> None:
+    with fallen(tmp_path) as service:
+        put_rewarded(service.store, 1, [0.1] * 240, START, 0)
+        loud = msgspec.structs.replace(turn(0, START), inference_id=InferenceId("loud"), user_id=UserHash("ab12"))
+        with service.store.work() as work:
+            work.turns.put([loud])
+            work.rewards.put([(0, reward(loud, 0, {"accepted": 40.0}))])
+            work.alarms.open(opening("a", monitor="reward_mass", severity="warning", workload="chat", opened_at=START))
+            work.alarms.open(opening("b", opened_at=START))
+        found = service.get("/v1/overview").json()
+        assert (found["state"], found["next"][0]["view"], found["held_by_alarm"]) == ("attacked", "sessions", True)
+        assert re.search(r"Most has user ab12: 6\d%\.$", found["next"][0]["what"])
+        assert "Search sessions for user:ab12." in found["next"][0]["do"]
 
 
 def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPage, tmp_path: Path) -> None:

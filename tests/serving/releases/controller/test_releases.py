@@ -357,6 +357,10 @@ def test_of_what_was_certified_the_newest_hundred_are_kept_where_there_is_room()
     assert certified(kept, (), all_of_it, experiments) == {base_ref(number) for number in range(50, 150)}
     little, fixed = VersionSettings(most_gb=0.05), {base_ref(149), base_ref(1)}
     assert certified(kept, fixed, little, experiments) == {base_ref(number) for number in range(146, 150)}
+    on_two = {base_ref(number): base_ref(number - 1) for number in range(2, 151) if number % 3 != 1}
+    less, whole = VersionSettings(most_gb=0.04), {base_ref(148), base_ref(149)}
+    assert certified(kept, (), less, experiments, on_two) == whole, "147 needs two others"
+    assert thinned(kept, (), less, made_events.NOW, on_two) == whole
 
 
 def ended(version: int, verdict: Literal["promote", "rollback"]) -> Experiment:
