@@ -9,9 +9,11 @@ import pytest
 
 from bench.__main__ import modules
 from bench.check import MADE_BY_TESTS, ROOT, BadResult, changed, commits, files_now, sources, states
+from bench.days import days_of, page_of_days, table
 from bench.demos.demo import rows as rows_of_demos
 from bench.demos.exploits_table import rows_of
 from bench.headline.figures import BAR
+from bench.headline.page import PAGE
 from bench.releases.any_version import Order, Tried
 from bench.releases.any_version import rows as rows_of_the_past
 from bench.releases.rollback_trials import errors
@@ -73,6 +75,24 @@ def test_code_that_only_moved_is_what_it_was() -> None:
         "bench/log/peer.py",
         "bench/peer.py",
     )
+
+
+def test_the_page_of_results_tells_the_day_of_every_result() -> None:
+    page = PAGE.read_text()
+
+    assert page == page_of_days(page, table()), "python -m bench.days"
+
+
+def test_a_day_is_the_results_own_or_its_commits_where_the_history_has_it() -> None:
+    row = {"metric": "m", "value": 1, "unit": "s", "against": None, "ratio": None, "goal": None, "holds": True}
+    older = {**row, "commit": "aaaaaaaaaaaa-dirty, bbbbbbbbbbbb"}
+    content = {"commit": "cccccccccccc", "day": "2026-11-30", "rows": [row, older]}
+
+    assert dict(days_of("speed", content, {"aaaaaaaaaaaa": "2026-11-02", "cccccccccccc": "2026-11-29"})) == {
+        "aaaaaaaaaaaa-dirty": "2026-11-02, its commit's",
+        "bbbbbbbbbbbb": "not told",
+        "cccccccccccc": "2026-11-30",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(MADE_BY_TESTS))
