@@ -143,11 +143,14 @@ def test_swaps_keep_their_distance(start_world: MakeWorld) -> None:
         world.run()
         assert world.check_one_lives() == 2
     assert world.engine.loads == [2], "it is not known yet which of them will serve"
+    assert world.controller.tick() == pytest.approx(0.1), "when the newest may be verified"
     world.clock.advance(0.2)
     world.run()
     assert world.engine.loads == [2, 5], "verified ahead, since only the swap is spaced"
     assert world.check_one_lives() == 2
-    world.clock.advance(0.4)
+    world.clock.advance(0.3)
+    assert world.controller.tick() == pytest.approx(0.1), "when it may serve"
+    world.clock.advance(0.1)
     world.run()
     assert world.states() == {1: "retired", 2: "retired", 3: "superseded", 4: "superseded", 5: "live"}
 
