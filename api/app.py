@@ -21,6 +21,7 @@ from api.access.routes import ACCESS, AccessCheck, check_routes
 from api.access.services import ApiServices
 from api.access.stored_keys import StoredKeys, known_keys
 from api.access.trail import Trail, noted
+from api.access.under_way import UnderWay
 from api.console import console_router
 from api.documents import documents_router
 from api.feedback.batches import batch_router
@@ -54,6 +55,7 @@ from api.operator.session_list import session_list_router
 from api.operator.session_routes import session_router
 from api.operator.stages import stages_router
 from api.operator.status import status_router
+from api.operator.suites.drafts import drafts_router
 from api.operator.turn_routes import turn_router
 from api.protocols.anthropic.errors import in_anthropics_shape
 from api.protocols.anthropic.routes import count_router, plan_message
@@ -114,6 +116,7 @@ _ROUTERS = (
     audit_router,
     keys_router,
     quotas_router,
+    drafts_router,
     health_router,
 )
 
@@ -183,9 +186,8 @@ def create_app(services: ApiServices) -> FastAPI:
     months = Months(services.quotas, services.store, services.clock)
     quotas = Quotas(services.quotas, services.live_state, months, services.clock)
     log = CountedLog(services.log, quotas)
-    context = Context(
-        services, ring, _reader(services), Bodies(settings.bodies), places, stored, redactors, quotas, log
-    )
+    bodies, under_way = Bodies(settings.bodies), UnderWay(settings.bodies)
+    context = Context(services, ring, _reader(services), bodies, under_way, places, stored, redactors, quotas, log)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

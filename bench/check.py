@@ -5,8 +5,8 @@
 The code of a result is the benchmark's module, all of ours that it imports, and the programs that these start with
 `-m`, each with what it imports. Comments, docstrings and formatting do not count, nor does a file's place. A result
 that is older than its code, was made on a changed tree, or by a commit that the history does not have, is named; one
-without whole rows is an error. So is a headline that two landings have passed by and the product has changed since, or
-that its page does not show."""
+without whole rows is an error. So is a headline that two landings have passed by and the product has changed since,
+that its page does not show, or that is worse than the best of the last ten landings (`bench/headline/past.py`)."""
 
 import ast
 import io
@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.headline.page import is_shown
+from bench.headline.past import against_past
 from bench.landings import BadTable, history, landings
 from bench.table import RESULTS
 
@@ -265,12 +266,15 @@ def main() -> None:
     print(f"{len(older)} of {len(names)} results are not of today's code: {', '.join(older) or 'none'}")
     try:
         wrong = [each for state in found if state.name == HEADLINE for each in against_headline(state.commit)]
+        worse = list(against_past(ROOT)) if HEADLINE in names else []
     except BadTable as error:
         sys.exit(f"bench-check: {error}")
     if wrong:
         sys.exit(f"bench-check: {'; '.join(wrong)}: make bench-headline")
     if HEADLINE in names and not is_shown():
         sys.exit("bench-check: docs/results.md shows another headline than bench/results/headline.json")
+    if worse:
+        sys.exit(f"bench-check: worse than the best of the last landings: {'; '.join(worse)}")
 
 
 if __name__ == "__main__":

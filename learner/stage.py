@@ -29,7 +29,7 @@ from learner.poison_rewards import put_reward, try_to_pack
 from learner.publishing import Publisher, Remaking
 from learner.rank_group import RankGroup
 from learner.reliving import Reliving, Unlike
-from learner.sequences.masks import masks_of
+from learner.sequences.masks import RationedMasks, masks_of
 from learner.sequences.resemblance import KeptOut
 from learner.sequences.scored import ScoredTurn
 from learner.timing import DISK_BYTES, Pace
@@ -101,7 +101,7 @@ class Learner(Stage):
             self._publisher = Publisher(group, store, log, weights, blobs, directory)
             self._remaking = Remaking(self._past, self._reliving, self._publisher, store, clock)
             self._checkpointing = Checkpointing(checkpoints, group, self._lineage, settings.checkpoints)
-            self._bounds = Bounds(tokenizer_digest, group.context_length, group.vocabulary, self._masks)
+            self._bounds = Bounds(tokenizer_digest, group.context_length, group.vocabulary, RationedMasks(self._masks))
             self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
             self._resume()
             self._is_whole = True

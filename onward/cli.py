@@ -12,6 +12,7 @@ from cyclopts import App, Group, Parameter
 from core.errors import ConfigError, OnwardError
 from core.network.addresses import reach_loopback_directly
 from core.secrets import redacted
+from core.stages.start_steps import clear_line, show_every_step
 from onward.backups.commands import backup, restore
 from onward.commands.accounts.audit_commands import audit
 from onward.commands.accounts.key_commands import keys
@@ -44,6 +45,7 @@ from onward.commands.options import (
     Set,
     To,
     Turn,
+    Verbose,
     WorkKind,
     overrides_of,
     overrides_of_learner,
@@ -66,19 +68,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         *("dead-letters", "keys", "audit", "backup", "restore"),
     ),
     "Study what was logged": (
-        *(
-            "export",
-            "replay",
-            "compare",
-            "rescore",
-            "evals",
-            "suite",
-            "ope",
-            "judge",
-            "midtrain",
-            "propose",
-            "rollouts",
-        ),
+        *("export", "replay", "compare", "rescore", "evals", "suite", "ope", "judge", "midtrain", "propose"),
+        "rollouts",
     ),
     "Stages, as processes of their own": (
         *("api", "ingest", "score", "watch", "learn", "release", "serve", "archive", "notify", "migrate"),
@@ -103,6 +94,7 @@ def main() -> None:
     except OnwardError as error:
         from onward.output import visible
 
+        clear_line()
         print(visible(redacted(f"onward: {error}")), file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except BrokenPipeError:  # who reads has read enough, as `head` does
@@ -124,13 +116,22 @@ def _places_given() -> str:
 
 
 @app.command
-def run(directory: Directory = DEFAULT_DIRECTORY, *, host: Host = None, port: Port = None, set_: Set = None) -> None:
+def run(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    host: Host = None,
+    port: Port = None,
+    verbose: Verbose = False,
+    set_: Set = None,
+) -> None:
     """Serve, log, score and learn in one process tree, until stopped; continues where it was.
 
     In mode `distributed` every stage is a process of its own, as many as `[processes]` says, on existing Kafka,
     Postgres and Redis."""
     from onward.processes.runtime import run_service
 
+    if verbose:
+        show_every_step()
     run_service(directory, overrides_of(set_) | _listen(host, port))
 
 
@@ -341,7 +342,7 @@ def rescore(
     spec: Annotated[Path, Parameter(help="The reward spec to try.")],
     from_: From = None,
     to: To = None,
-    out: Annotated[Path | None, Parameter(help="A file for the figures, as JSON.")] = None,
+    out: Annotated[Path | None, Parameter(help="A file for the figures: JSON, or a table if it ends in .csv.")] = None,
 ) -> None:
     """Score a directory's past under another spec and under its own, and show what would change. Changes nothing."""
     from onward.replays.rescore import compare_specs

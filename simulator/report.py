@@ -63,6 +63,7 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
         "lost_outcomes": losses.outcomes,
         "engine_idle_share": idle_share(metrics, end_s),
         "learner_idle_share": waiting_share(policies),
+        "probe_share": probe_share(metrics, end_s),
         "learner": policies[0]["metrics"] if policies else None,
         "updates": [{"version": each["version"], **each["metrics"]} for each in reversed(policies) if each["metrics"]],
         "share_learned_from": sum(policy["turns"] for policy in policies) / rewarded if rewarded else None,
@@ -101,6 +102,12 @@ def idle_share(metrics: Mapping[str, float], seconds: float) -> float | None:
     """Return the share of the run in which no engine worked."""
     busy_s = metrics.get("onward_engine_busy_seconds_total")
     return None if busy_s is None else max(0.0, 1 - busy_s / seconds)
+
+
+def probe_share(metrics: Mapping[str, float], seconds: float) -> float | None:
+    """Return the share of the run in which the service probed a candidate."""
+    probed_s = metrics.get("onward_probe_seconds_total")
+    return None if probed_s is None else probed_s / seconds
 
 
 def waiting_share(policies: Sequence[Mapping[str, Any]]) -> float | None:

@@ -1,5 +1,6 @@
 """The headline says what got worse and nothing else, and its page shows what was measured."""
 
+import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,7 +12,9 @@ from bench import check
 from bench.check import HEADLINE, State, against_headline
 from bench.headline.figures import FIGURES, SAID, Figure, middle
 from bench.headline.headline import MEASURES, checked_out, rows_of
+from bench.headline.measures import MEASURES as KNOWN
 from bench.headline.page import BEGIN, END, page_with, table_of
+from bench.headline.past import against_past
 from bench.landings import HEAD, PAGE, BadTable, landings, passed
 from bench.table import commit
 
@@ -69,7 +72,7 @@ def test_another_commit_is_measured_by_todays_measurements() -> None:
         assert (tree / "bench" / "headline" / "measures.py").exists()
         assert (tree / "onward").is_dir()
     assert not tree.exists()
-    assert "demo" in MEASURES
+    assert list(MEASURES) == list(KNOWN), "what is asked for by name is what there is"
 
 
 RULE = "|---|---|---|---|---|"
@@ -84,7 +87,7 @@ def commits(tmp_path: Path) -> Callable[[str, str], str]:
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
 
     def change(path: str, content: str) -> str:
-        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(content)
         git("add", "-A")
         git("commit", "-q", "-m", "change")
@@ -157,16 +160,21 @@ def test_there_is_one_table_of_landings_and_it_ends_where_its_rows_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "is_shown", "says"),
+    ("wrong", "is_shown", "worse", "says"),
     [
-        ([], True, None),
-        (["2 commits have landed"], True, "2 commits have landed: make bench-headline"),
-        ([], False, "shows another headline"),
-        ([BadTable("a row is odd")], True, "bench-check: a row is odd"),
+        ([], True, [], None),
+        ([], True, ["answers is 0.42"], "best of the last landings: answers is 0.42"),
+        (["2 commits have landed"], True, [], "2 commits have landed: make bench-headline"),
+        ([], False, [], "shows another headline"),
+        ([BadTable("a row is odd")], True, [], "bench-check: a row is odd"),
     ],
 )
 def test_a_headline_that_is_left_behind_or_that_nobody_sees_is_an_error(
-    wrong: list[str | BadTable], is_shown: bool, says: str | None, monkeypatch: pytest.MonkeyPatch
+    wrong: list[str | BadTable],
+    is_shown: bool,
+    worse: list[str],
+    says: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
 
@@ -181,12 +189,37 @@ def test_a_headline_that_is_left_behind_or_that_nobody_sees_is_an_error(
     monkeypatch.setattr(check, "states", lambda: iter(found))
     monkeypatch.setattr(check, "against_headline", against)
     monkeypatch.setattr(check, "is_shown", lambda: is_shown)
+    monkeypatch.setattr(check, "against_past", lambda _root: iter(worse))
     if says is None:
         check.main()
     else:
         with pytest.raises(SystemExit, match=says):
             check.main()
     assert asked == ["b" * 12], "a result other than the headline may be as old as it likes"
+
+
+def test_a_slow_slide_over_many_landings_is_seen(tmp_path: Path, commits: Callable[[str, str], str]) -> None:
+    metric, path = "whole answers, every turn durable", "bench/results/headline.json"
+
+    def headline(value: float, processors: str = "2 x one", reach: float = 0.01) -> str:
+        row = {"metric": metric, "value": value, "spread": [value - reach, value + reach]}
+        content = {"machine": f"{processors}, Linux 6, Python 3", "commit": f"of{value}", "rows": [row]}
+        return commits(path, json.dumps(content))
+
+    def slid() -> list[str]:
+        return list(against_past(tmp_path))
+
+    best, other = headline(0.5), headline(0.9, "2 x other")
+    down = [headline(0.5 - 0.01 * step) for step in range(1, 10)]
+    tell(tmp_path, row(best), row(other), *map(row, down[:4]))
+    headline(0.46)
+    assert not slid(), "a little is allowed"
+    headline(0.44, reach=0.07)
+    assert not slid(), "its rounds do not lie apart from the best's"
+    headline(0.42)
+    assert slid() == [f"{metric} is 0.42, and was 0.5 at of0.5"]
+    tell(tmp_path, row(best), row(other), *map(row, down))
+    assert not slid(), "the best is of before the last ten"
 
 
 def test_the_page_says_the_day_where_the_result_does() -> None:

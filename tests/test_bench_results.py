@@ -9,8 +9,11 @@ import pytest
 
 from bench.__main__ import modules
 from bench.check import MADE_BY_TESTS, ROOT, BadResult, changed, commits, files_now, sources, states
+from bench.days import days_of, page_of_days, table
+from bench.demos.demo import rows as rows_of_demos
 from bench.demos.exploits_table import rows_of
 from bench.headline.figures import BAR
+from bench.headline.page import PAGE
 from bench.releases.any_version import Order, Tried
 from bench.releases.any_version import rows as rows_of_the_past
 from bench.releases.rollback_trials import errors
@@ -72,6 +75,24 @@ def test_code_that_only_moved_is_what_it_was() -> None:
         "bench/log/peer.py",
         "bench/peer.py",
     )
+
+
+def test_the_page_of_results_tells_the_day_of_every_result() -> None:
+    page = PAGE.read_text()
+
+    assert page == page_of_days(page, table()), "python -m bench.days"
+
+
+def test_a_day_is_the_results_own_or_its_commits_where_the_history_has_it() -> None:
+    row = {"metric": "m", "value": 1, "unit": "s", "against": None, "ratio": None, "goal": None, "holds": True}
+    older = {**row, "commit": "aaaaaaaaaaaa-dirty, bbbbbbbbbbbb"}
+    content = {"commit": "cccccccccccc", "day": "2026-11-30", "rows": [row, older]}
+
+    assert dict(days_of("speed", content, {"aaaaaaaaaaaa": "2026-11-02", "cccccccccccc": "2026-11-29"})) == {
+        "aaaaaaaaaaaa-dirty": "2026-11-02, its commit's",
+        "bbbbbbbbbbbb": "not told",
+        "cccccccccccc": "2026-11-30",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(MADE_BY_TESTS))
@@ -214,3 +235,20 @@ def test_the_exploits_rows_tell_what_users_paid_and_hold_it_to_the_goal() -> Non
     assert (round(damage.value, 9), damage.holds, damage.commit) == (0.15, False, "c0, c1")
     assert held.value == 35.0
     assert (false.value, false.holds) == (2, False)
+
+
+def test_a_mean_of_demos_is_of_the_runs_that_have_the_figure_and_names_their_commits() -> None:
+    older: dict[str, object] = {
+        "kind": "local, shift",
+        "commit": "c0",
+        "recovered_after_s": 20.0,
+        "quality_start": 0.2,
+        "quality_end": 0.8,
+    }
+    older |= {"feedback_to_served_p50_s": 1.5, "failed_requests": 0, "lost_turns": 0, "lost_outcomes": 0}
+    newer = {**older, "commit": "c1", "quality_end": None, "learner_idle_share": 0.4, "probe_share": 0.1}
+    found = {row.metric: (row.value, row.commit) for row in rows_of_demos([older, newer])}
+
+    assert found["local, shift: quality_end"] == (0.8, "c0")
+    assert found["local, shift: learner_idle_share"] == (0.4, "c1")
+    assert found["local, shift: probe_share"] == (0.1, "c1")

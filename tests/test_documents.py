@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,18 @@ def test_every_example_is_run_by_a_test_or_says_why_not() -> None:
         assert f"def {name}(" in source, test
         for page in (page for page, tests in RUN.items() if test in tests.values()):
             assert page.rpartition("/")[2] in source, f"{test} does not name {page}"
+    reasons = " ".join(why for page in NOT_RUN.values() for why in page.values())
+    tests = {each.rstrip(".:") for each in re.findall(r"tests/[\w/.]+", reasons)}
+    assert [each for each in sorted(tests) if not (ROOT / each).exists()] == [], "what a reason names is there"
+
+
+def test_every_example_for_a_shell_is_one() -> None:
+    """Also those that nothing runs: a shell reads each, and stops at what is none of its language."""
+    shown = [each for each in examples() if each.language == "sh"]
+    assert len(shown) > 40
+    for each in shown:
+        read = subprocess.run(["bash", "-n"], input=each.text, capture_output=True, text=True, check=False)
+        assert (read.returncode, read.stderr) == (0, ""), f"{each.page}: {each.text}"
 
 
 def test_every_refusal_has_its_next_step() -> None:

@@ -10,6 +10,7 @@ from api.access.quotas.admission import Quotas
 from api.access.quotas.counted_log import CountedLog
 from api.access.services import ApiServices
 from api.access.stored_keys import StoredKeys
+from api.access.under_way import UnderWay
 from api.http.background import Aside, Background
 from api.http.large_bodies import Bodies
 from api.redaction.policies import Redactors, SessionValues
@@ -27,6 +28,7 @@ class Context:
     keys: KeyRing
     reader: BodyReader
     bodies: Bodies
+    under_way: UnderWay
     low_places: LowPlaces
     stored_keys: StoredKeys
     redactors: Redactors

@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from api.access.context import Context
 from api.access.identity import Identity
 from api.http.asgi import ClientGone
-from api.http.body_shape import Raw
+from api.http.body_shape import Raw, check_values
 from api.http.decoding import decode_body
 from api.http.foreign import decode_foreign
 from api.requests.jobs import Check
@@ -47,8 +47,8 @@ async def body_of(
 ) -> T:
     """Read and decode the body of an own route, which knows no query parameter: all that it takes is in the body.
 
-    `most_values`: of a large body, where the route can take fewer than `api.bodies.values`. Raises TooLarge,
-    Overloaded, or InvalidRequest naming the field."""
+    `most_values`: where the route can take no more, however small the body is. Raises TooLarge, Overloaded, or
+    InvalidRequest naming the field."""
     only_parameters(request)
     return await _understood(context, request, lambda raw: decode_body(decoder, raw), most_values)
 
@@ -68,7 +68,7 @@ async def _understood(
 ) -> T:
     """Return what `understand` makes of the body: of a large one on a thread, once the reader's process has counted it.
 
-    A small one is made where it is: to go elsewhere would cost it more."""
+    A small one is made where it is, for to go elsewhere would cost it more; of tiny values it is counted before."""
     headers = dict(request.scope["headers"])
     try:
         body = await context.bodies.read(headers, request.receive)
@@ -76,6 +76,8 @@ async def _understood(
         raise InvalidRequest("the body was cut off", code="malformed_request") from None
     try:
         if not context.bodies.is_large(len(body.raw)):
+            if most_values is not None and len(body.raw) > most_values:
+                check_values(bytes(body.raw), most_values)
             return understand(body.raw)
         values = context.services.settings.bodies.values
         most = values if most_values is None else min(values, most_values)

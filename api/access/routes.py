@@ -48,6 +48,7 @@ _STATE = Need("read", "everybody's")
 _LIST = Need("read", "its namespace's", deed="read")
 _LOOK_UP = Need(None, "its own or its namespace's", deed="read")
 _ORDER = Need("admin", "everybody's", deed="order")
+_DECIDE = Need("admin", "its namespace's", deed="change")
 _CHANGE_KEYS = Need("admin", "everybody's", deed="change")
 ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/"): _OPEN,
@@ -96,6 +97,11 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/v1/clients"): _LIST,
     ("GET", "/v1/alarms"): _LIST,
     ("POST", "/v1/alarms/{alarm_id}/ack"): Need("operate", "its namespace's", deed="change"),
+    ("GET", "/v1/drafts"): _LIST,
+    ("GET", "/v1/drafts/{name}"): _LIST,
+    ("POST", "/v1/drafts/{name}/accept"): _DECIDE,
+    ("POST", "/v1/drafts/{name}/reject"): _DECIDE,
+    ("POST", "/v1/drafts/{name}/undo"): _DECIDE,
     ("GET", "/v1/audit"): Need("audit", "its namespace's", deed="read"),
     ("GET", "/v1/audit/head"): Need("audit", "nobody's"),
     ("GET", "/v1/quotas"): _LIST,

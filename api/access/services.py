@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.events import Topic
-from core.ports import Clock, EventLog, LiveState, Policy, Renderer, Store, Traffic
+from core.ports import Clock, Drafts, EventLog, LiveState, Policy, Renderer, Store, Traffic
 from core.records.audit_head import HeadFile
 from core.reward_spec import RewardSpec
 from core.settings import ApiSettings, AuditSettings, PrivacySettings, QuotaSettings
@@ -45,5 +45,7 @@ class ApiServices:
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     head: HeadFile | None = None
     """Where the head of the audit trail is kept beside the store; None: nowhere."""
+    drafts: Drafts | None = None
+    """The drafts of eval cases that people decide on; None: there is no suite."""
     site: Path | None = None
     """The directory of the built documentation, which may not exist yet."""

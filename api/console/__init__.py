@@ -55,7 +55,7 @@ def console_router() -> APIRouter:
 def load_assets() -> Mapping[str, Asset]:
     """Return the files of this package and those of uPlot, by their paths below `/console`."""
     package = files("api.console")
-    folders = {"": package, "views/": package / "views"}
+    folders = {"": package, "views/": package / "views", "suites/": package / "suites"}
     own = {
         f"{folder}{file.name}": file.read_bytes()
         for folder, held in folders.items()

@@ -1,6 +1,7 @@
 // The views, their keys, and what is asked for again and again while somebody looks.
 
 import { at } from "./dom.js";
+import * as drafts from "./suites/drafts.js";
 import * as alarms from "./views/alarms.js";
 import * as clients from "./views/clients.js";
 import * as curves from "./views/curves.js";
@@ -19,11 +20,11 @@ const drawn = () => Promise.all([curves.refresh(), frontier.refresh(), learner.r
 const REFRESH = {
   overview: overview.refresh,
   curves: drawn, releases: releases.refresh, alarms: alarms.refresh, health: health.refresh, sessions: sessions.refresh,
-  clients: clients.refresh,
+  clients: clients.refresh, drafts: drafts.refresh,
 };
-const VIEWS = ["overview", "rewards", "curves", "releases", "alarms", "health", "sessions", "clients"];
-const SLOW = ["overview", "curves", "sessions", "clients"];  // what they ask for is not asked for every time
-const HOME = { turn: "rewards", session: "sessions" };  // what is one of a list, and the view with the list
+const VIEWS = ["overview", "rewards", "curves", "releases", "alarms", "health", "sessions", "clients", "drafts"];
+const SLOW = ["overview", "curves", "sessions", "clients", "drafts"];  // what they ask for is not asked for every time
+const HOME = { turn: "rewards", session: "sessions", draft: "drafts" };  // what is one of a list, and the view with the list
 const problems = new Map();  // of whom: what
 let view = "";
 let lastSlow = 0;
@@ -56,6 +57,8 @@ function route() {
   story.close();
   if (name === "session" && id) sessions.show(decodeURIComponent(id));
   else if (view === "sessions") sessions.close();
+  if (name === "draft" && id) drafts.show(decodeURIComponent(id));
+  else if (view === "drafts" && drafts.close()) again();
 }
 
 function enter(wanted) {
@@ -71,10 +74,11 @@ function enter(wanted) {
   again();
 }
 
-/** One step out: of a turn's story, of a session. */
+/** One step out: of a turn's story, of a session, of a draft. */
 function back() {
   if (!at("story").hidden) location.hash = opened;
   else if (location.hash.startsWith("#session/")) location.hash = "sessions";
+  else if (location.hash.startsWith("#draft/")) location.hash = "drafts";
 }
 
 async function poll() {
@@ -124,7 +128,7 @@ const KEYS = {
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  const typing = event.target.matches("input, select");
+  const typing = event.target.matches("input, select, textarea");
   if (typing && event.key === "Escape") return event.target.blur();
   if (typing) return;
   if (event.key === "Enter" && !event.target.matches("div.row")) return;  // buttons and links know what to do
@@ -138,6 +142,7 @@ function onKey(event) {
 document.addEventListener("keydown", onKey);
 document.addEventListener("key", () => {
   sessions.forget();
+  drafts.forget();
   route();  // what is open is asked for again
 });
 for (const news of ["key", "changed"]) {
@@ -156,6 +161,7 @@ learner.begin();
 overview.begin();
 alarms.begin(again);
 sessions.begin(what => report("sessions", what));
+drafts.begin(again);
 story.begin(back);
 route();
 poll();

@@ -8,20 +8,23 @@ let adminKey = "";
 let pending = null;
 
 /** `word`: what the reason is called in the body; `usual`: the reason where nobody writes one, null: none; `foresee`:
- * makes the words of what it would change, out of the answer to a GET of the same path. */
-export function ask({ title, meaning, path, word, usual = null, done, foresee = null }) {
-  pending = { path, word, usual, done };
+ * makes the words of what it would change, out of the answer to a GET of the same path; `more`: what else the body has.
+ * Without a word there is no reason to give; `needed`: there has to be one. */
+export function ask({ title, meaning, path, word, usual = null, needed = false, more = {}, done, foresee = null }) {
+  pending = { path, word, usual, more, done };
   at("order-foreseen").replaceChildren();
   if (foresee) show(pending, foresee);
   at("order-title").textContent = title;
   at("order-meaning").textContent = meaning;
-  at("why-label").textContent = usual ? "Why" : "Note";
+  at("why-label").textContent = usual || needed ? "Why" : "Note";
+  at("why").required = needed;
+  at("why").parentElement.hidden = !word;
   at("why").placeholder = usual ?? "";
   at("why").value = "";
   at("admin-key").value = adminKey;
   tell("");
   dialog.showModal();
-  at("why").focus();
+  at(word ? "why" : "admin-key").focus();
 }
 
 async function show(asked, foresee) {
@@ -33,11 +36,11 @@ async function show(asked, foresee) {
 async function give(event) {
   event.preventDefault();
   adminKey = at("admin-key").value;
-  const { path, word, usual, done } = pending;
+  const { path, word, usual, more, done } = pending;
   const reason = at("why").value.trim() || usual;
   at("order-do").disabled = true;
   try {
-    const answer = await post(path, reason ? { [word]: reason } : {}, adminKey);
+    const answer = await post(path, { ...more, ...word && reason ? { [word]: reason } : {} }, adminKey);
     dialog.close();
     done?.(answer);
     document.dispatchEvent(new Event("changed"));

@@ -14,7 +14,7 @@ from api.access.plain import body_of, identity_of, json_body, json_response
 from api.access.quotas.limits import ERRORS, admit
 from api.feedback.body import MOST_VALUES, FeedbackBody, feedback_decoder, subject_of
 from api.feedback.recording import record_feedback
-from api.feedback.side_by_side import side_by_side
+from api.feedback.side_by_side import in_slices, side_by_side
 from api.http.decoding import decode_body
 from api.http.errors import describe
 from core.errors import InvalidRequest, RequestError, Unavailable
@@ -56,7 +56,7 @@ def batch_router(context: Context) -> APIRouter:
 
 
 async def _record_all(context: Context, identity: Identity, reports: list[msgspec.Raw]) -> list[Answer]:
-    bodies = [_decoded(raw, place) for place, raw in enumerate(reports)]
+    bodies = [_decoded(raw, place) async for place, raw in in_slices(enumerate(reports))]
     subjects = [None if isinstance(body, RequestError) else subject_of(body) for body in bodies]
     return await side_by_side(subjects, lambda place: _answer(context, identity, bodies[place]))
 

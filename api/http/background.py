@@ -61,6 +61,30 @@ class _Line:
         self.length = 0
 
 
+class Shared:
+    """A thread for what is made alike for all who ask: those who wait for the next one get the same.
+
+    So as many may ask as there are connections, and nobody waits for more than what is being made, and one of each
+    kind. There is one at a time."""
+
+    def __init__(self) -> None:
+        self._one = asyncio.Lock()
+        self._next: dict[Hashable, asyncio.Task[Any]] = {}
+        self._background = Background()
+
+    async def run(self, kind: Hashable, work: Callable[[], T]) -> T:
+        """Return what the work makes, begun after this was asked for. Raises as it does."""
+        following: asyncio.Task[T] | None = self._next.get(kind)
+        if following is None:
+            following = self._next[kind] = self._background.spawn(self._made(kind, work))
+        return await asyncio.shield(following)
+
+    async def _made(self, kind: Hashable, work: Callable[[], T]) -> T:
+        async with self._one:
+            del self._next[kind]  # who asks from now on is told of what is then
+            return await asyncio.to_thread(work)
+
+
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Return what the work makes. Who is cancelled meanwhile waits, and the next in line with him.
 

@@ -13,7 +13,7 @@ from api.access.context import Context
 from api.access.identity import KeyRing
 from api.access.plain import json_response
 from api.access.services import DEGRADED, OK, ApiServices
-from api.http.background import Aside
+from api.http.background import Shared
 from core.telemetry import CONTENT_TYPE, exposition
 
 
@@ -25,7 +25,7 @@ def readiness_of(services: ApiServices) -> dict[str, Any]:
 
 
 def health_router(context: Context) -> APIRouter:
-    router, pages = APIRouter(tags=["health"]), Aside()  # one of its own: it waits for no client's export
+    router, pages = APIRouter(tags=["health"]), Shared()
 
     @router.get("/healthz")
     @router.get("/health", name="health_of_clients")

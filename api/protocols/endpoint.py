@@ -24,6 +24,7 @@ from core.errors import EngineUnavailable, NotFinite, RequestError, Unavailable
 from core.events import Protocol
 from core.operations.quotas import Use
 
+_TOKEN_BYTES = 4  # about, of text
 Planner = Callable[[Context, Identity, Headers, Raw], Awaitable[Exchange]]
 
 
@@ -47,12 +48,13 @@ class GenerationEndpoint:
             limits = await admit(services.live_state, identity, priority)
             admitted = await self._context.quotas.admit(identity, priority)
             body = await self._context.bodies.read(headers, receive)
+            size = len(body.raw)
             async with HangUp(receive):
                 exchange = await self._planned(identity, headers, body)
                 intake = exchange.plan.intake
                 of_user = await self._context.quotas.admit_user(identity.namespace, intake.user_id, intake.priority)
                 exchange.limits = merged(merged(limits, admitted), of_user)
-                with self._place_of(exchange):
+                with self._room_of(exchange, size), self._place_of(exchange):
                     try:
                         await (_stream if exchange.streams else _answer)(exchange, send)
                     finally:
@@ -67,6 +69,12 @@ class GenerationEndpoint:
                 await send_error(send, error, shape_of(scope))
         except ClientGone:
             return
+
+    def _room_of(self, exchange: Exchange, size: int) -> AbstractContextManager[None]:
+        """Return room for what was sent, or for the prompt where it goes on from what is kept, for each choice."""
+        intake, size = exchange.plan.intake, max(size, _TOKEN_BYTES * len(exchange.plan.place.prompt_token_ids))
+        user = intake.identity.caller if intake.user_id is None else (intake.identity.namespace, intake.user_id)
+        return self._context.under_way.hold(user, size * len(exchange.turns))
 
     def _place_of(self, exchange: Exchange) -> AbstractContextManager[None]:
         is_low = exchange.plan.intake.priority == "low"

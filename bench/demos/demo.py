@@ -26,10 +26,18 @@ KEPT = (
     *("seed", "seconds", "rate", "quality_start", "quality_at_90_s", "quality_at_150_s", "quality_end", "quality_rise"),
     *("reported_accept_end", "feedback_to_served_p50_s", "feedback_to_served_p99_s", "versions", "swaps", "sessions"),
     *("turns", "failed_requests", "lost_turns", "lost_outcomes", "share_learned_from", "quality_before_shift"),
-    *("quality_after_shift", "recovered_after_s", "recovered_share"),
+    *("quality_after_shift", "recovered_after_s", "recovered_share", "learner_idle_share", "probe_share"),
 )
 MOST_AT_START, LEAST_AT_90_S, LEAST_AT_150_S = 0.35, 0.60, 0.70
 MOST_RECOVERY_S = 90.0
+MEANS = {
+    "quality_start": "share",
+    "quality_end": "share",
+    "feedback_to_served_p50_s": "s",
+    "learner_idle_share": "share",
+    "probe_share": "share",
+}
+"""What has a row as the mean of the runs that have it, and its unit; older runs have neither of the last two."""
 LEAST_SEEDS = 0.8  # of the seeds reach a bar: four of five
 Run = dict[str, Any]
 
@@ -63,10 +71,10 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
             yield made("at least 0.60 at 90 s", _reaches("quality_at_90_s", least=LEAST_AT_90_S), LEAST_SEEDS)
             yield made("at least 0.70 at 150 s", _reaches("quality_at_150_s", least=LEAST_AT_150_S), LEAST_SEEDS)
         yield made("nothing failed or lost", lambda each: not _lost(each), 1.0)
-        for name, unit in (("quality_start", "share"), ("quality_end", "share"), ("feedback_to_served_p50_s", "s")):
-            known = [each[name] for each in of_kind if each[name] is not None]
-            if known:
-                yield Row(f"{kind}: {name}", fmean(known), unit, commit=_commits(of_kind))
+        for name, unit in MEANS.items():
+            having = [each for each in of_kind if each.get(name) is not None]
+            if having:
+                yield Row(f"{kind}: {name}", fmean(each[name] for each in having), unit, commit=_commits(having))
 
 
 def _row(runs: Sequence[Run], kind: str, bar: str, reached: Callable[[Run], bool], goal: float) -> Row:

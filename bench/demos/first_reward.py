@@ -23,7 +23,7 @@ PORT = 8700
 GOAL_S = 180.0
 ENDS_S = 60.0
 INSTALL, RUN = "make install", ".venv/bin/onward run"
-READY = "service: listens"
+READY = "onward serves at"
 
 
 def blocks(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The figures by which somebody sees that Onward got slower, in ten minutes, beside an earlier commit if asked.
+"""The figures by which somebody sees that Onward got slower, in a quarter of an hour, beside a commit if asked.
 
     python -m bench headline [--against COMMIT] [--rounds 2] [NAME ...]
 
@@ -27,7 +27,7 @@ from bench.headline.page import write_page
 from bench.table import RESULTS, commit, day, machine
 
 ROOT = Path(__file__).resolve().parents[2]
-MEASURES = ("demo", "api", "engine", "log", "scorer", "monitors", "start")
+MEASURES = ("demo", "api", "two", "engine", "log", "scorer", "monitors", "start")
 COMPILE = "from serving.engines.local.native.library import main; main()"
 Found = Mapping[str, list[float]]
 """The values of each figure, one a round."""

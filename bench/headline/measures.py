@@ -74,6 +74,18 @@ def api() -> Figures:
     return found
 
 
+def two() -> Figures:
+    """Measure whole answers of two processes that share an engine, as a share of what one bare FastAPI sends."""
+    api_overhead.SECONDS = 2.0
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(dir=api_overhead.ROOT, prefix=".bench-headline-"))
+        first = stack.enter_context(api_overhead.ours("first", directory))
+        both = stack.enter_context(api_overhead.ours("beside", directory, beside=first))
+        bare = stack.enter_context(api_overhead.ours("floor"))
+        rates = interleave({"both": partial(both.measure, False), "bare": partial(bare.measure, False)}, ROUNDS)
+    return {"answers_of_two": rates["both"] / rates["bare"]}
+
+
 def engine() -> Figures:
     """Measure tokens a second of the embedded engine, as a multiple of transformers' `generate`."""
     torch.set_num_threads(1)
@@ -140,12 +152,13 @@ def _scored(rounds: Rounds) -> int:
 
 
 def monitors() -> Figures:
-    """Measure events a second into the monitors' windows, as a share of a reader's, and a look at ten workloads."""
+    """Measure events a second into the monitors' windows, as a share of a reader's, and two kinds of looks."""
     rates = monitors_bench.rates()
-    look_s = monitors_bench.look_s(10)
+    every_s = MonitorSettings().every_s
     return {
         "monitors": rates["watch"] / rates[monitors_bench.FLOOR],
-        "look": look_s / MonitorSettings().every_s,
+        "look": monitors_bench.look_s(10) / every_s,
+        "look_100": monitors_bench.look_s(100) / every_s,
     }
 
 
@@ -157,7 +170,7 @@ def start() -> Figures:
 
 
 MEASURES: Mapping[str, Callable[[], Figures]] = {
-    each.__name__: each for each in (demo, api, engine, log, scorer, monitors, start)
+    each.__name__: each for each in (demo, api, two, engine, log, scorer, monitors, start)
 }
 
 

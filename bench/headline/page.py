@@ -32,13 +32,13 @@ def table_of(content: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def page_with(text: str, rows: str) -> str:
+def page_with(text: str, rows: str, mark: str = BEGIN, last: str = END) -> str:
     """Return the page's text with these rows between its marks. Raises ValueError where it has none."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = text.partition(mark)
+    _, end, after = rest.partition(last)
     if not (begin and end):
-        raise ValueError(f"{PAGE}: the marks of the headline's rows are missing")
-    return f"{before}{BEGIN}\n{rows}\n{END}{after}"
+        raise ValueError(f"{PAGE}: the marks {mark} and {last} are missing")
+    return f"{before}{mark}\n{rows}\n{last}{after}"
 
 
 def write_page() -> None:

@@ -6,6 +6,7 @@ suite per port, run over every implementation.
 
 from core.events import TopicPartition
 from core.ports.clock import Clock
+from core.ports.drafts import Drafts
 from core.ports.engine import Engine
 from core.ports.live_state import (
     REWARDS,
@@ -33,6 +34,7 @@ __all__ = [
     "Changes",
     "Clock",
     "Consumer",
+    "Drafts",
     "Engine",
     "EventLog",
     "GenerateRequest",

@@ -86,7 +86,7 @@ from core.settings.stages import StageSettings
 
 PREFIX = "ONWARD_"
 NOT_SETTINGS = frozenset(
-    {"ONWARD_KEY", "ONWARD_REQUIRE_SERVICES", "ONWARD_SMOLLM2"}
+    {"ONWARD_KEY", "ONWARD_EVERY_STEP", "ONWARD_REQUIRE_SERVICES", "ONWARD_SMOLLM2"}
 )  # the command line's; the tests' own
 
 __all__ = [

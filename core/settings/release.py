@@ -81,8 +81,8 @@ class ReleaseSettings(Section):
     """How long an operator's order may wait for an engine."""
     first_turns: int = Field(default=50, ge=0, le=1000)
     """Turns of the first version that have a reward before another one takes its place at once: what that is compared
-    with from then on. 0: none. A canary leaves the first version users, and does not wait; nor do proposed versions,
-    and orders."""
+    with from then on. Of several users each has a part of them at most, until there are four times as many. 0: none. A
+    canary leaves the first version users, and does not wait; nor do proposed versions, and orders."""
     gate: GateSettings = GateSettings()
     """The sanity gate: bounds of a version's probe."""
     evals: EvalSettings = EvalSettings()

@@ -36,13 +36,19 @@ async def ready_tasks(folders: Sequence[Path], images: Images, lent: Lent | None
 
     Raises TaskError for one that is not well formed or wants what it is not lent, InfrastructureFailure where an image
     cannot be had."""
-    datasets = [folder for folder in folders if (folder / _DATASET).is_file()]
+    datasets = [folder for folder in folders if stands_for_questions(folder)]
     harbor = [folder for folder in folders if folder not in datasets]
     tasks = [await prepare(task, images, lent) for task in read_tasks(harbor)]
-    return [*tasks, *(task for folder in datasets for task in _questions(folder / _DATASET))]
+    return [*tasks, *(task for folder in datasets for task in questions_in(folder))]
 
 
-def _questions(path: Path) -> list[Task]:
+def stands_for_questions(folder: Path) -> bool:
+    return (folder / _DATASET).is_file()
+
+
+def questions_in(folder: Path) -> list[Task]:
+    """Return the questions of the dataset that a folder stands for. Raises TaskError, also without the library."""
+    path = folder / _DATASET
     try:
         given = DatasetSettings.model_validate(tomllib.loads(path.read_text()))
     except tomllib.TOMLDecodeError as error:

@@ -13,7 +13,7 @@ from core.settings import AdmissionSettings, BatchSettings
 from core.unstored import NOT_STORED
 from learner.batches.mixture import Mixture, parted
 from learner.objective.credit import are_sound
-from learner.sequences.masks import MasksOfTurns
+from learner.sequences.masks import MasksOfTurns, RationedMasks
 from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
 from learner.sequences.tensors import sampled_places
 
@@ -151,7 +151,7 @@ class Bounds:
     tokenizer_digest: str | None = None
     context_length: int | None = None
     vocabulary: int | None = None
-    masks: MasksOfTurns | None = None
+    masks: MasksOfTurns | RationedMasks | None = None
 
 
 def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str | None:

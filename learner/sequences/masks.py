@@ -5,9 +5,11 @@ else an importance ratio compares two distributions over different ids.
 
 Legend: N output tokens of a turn or a micro-batch, M distinct sets, P words of 32 ids."""
 
+import math
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -23,7 +25,12 @@ from core.grammars.library import grammars_of
 from core.grammars.masks import OTHER_MASKS, NoMasks, Words, made_again, shared
 from core.ids import InferenceId
 
+GRAMMAR_BUDGET: Final = "grammar_budget"
 _MOST_BYTES: Final = 128 << 20  # of the masks that are kept
+_SHARES: Final = {"user": 0.05, "key": 0.1}
+"""Of all time, for compiling one's new grammars."""
+_SAVED_S: Final = 60.0  # the time of so many seconds may be used at once: 3 s of a user
+_MOST_OWNERS: Final = 4096
 
 
 class MasksOfTurns:
@@ -51,15 +58,26 @@ class MasksOfTurns:
         Raises NoMasks."""
         if not has_masks(turn):
             return None
-        made_of = turn.sampling.grammar, turn.logprob_space, turn.token_ids, turn.attachments
+        masks = self._known(turn)
+        if masks is None:
+            masks = self._made(turn)
+            self._keep(turn.inference_id, _made_of(turn), masks)
+        return masks
+
+    def _known(self, turn: Completion) -> Sequence[Words] | None:
         with self._lock:
             kept = self._kept.get(turn.inference_id)
-            if kept is not None and kept[0] == made_of:
-                self._kept.move_to_end(turn.inference_id)
-                return kept[1]
-        masks = self._made(turn)
-        self._keep(turn.inference_id, made_of, masks)
-        return masks
+            if kept is None or kept[0] != _made_of(turn):
+                return None
+            self._kept.move_to_end(turn.inference_id)
+            return kept[1]
+
+    def is_ready(self, turn: Completion) -> bool:
+        """Return whether the turn's masks are made again without a grammar being compiled."""
+        grammar, recorded = turn.sampling.grammar, turn.logprob_space.grammar
+        if grammar is None or recorded is None or self._known(turn) is not None:
+            return True
+        return grammars_of(self._directory).has_compiled(grammar, recorded.stop_token_ids)
 
     def _keep(self, inference_id: InferenceId, made_of: object, masks: Sequence[Words]) -> None:
         size = sum({id(mask): mask.nbytes for mask in masks}.values())
@@ -98,6 +116,44 @@ class MasksOfTurns:
                 raise NoMasks(OTHER_MASKS)
             found.append(shared(words, distinct))
         return found
+
+
+def _made_of(turn: Completion) -> object:
+    return turn.sampling.grammar, turn.logprob_space, turn.token_ids, turn.attachments
+
+
+class RationedMasks:
+    """The same for a learner, whose time for compiling new grammars is rationed, by user and by key.
+
+    Else whoever sends another schema with each turn has half of it. A user who sends few is not kept waiting by others
+    of the same key unless these have used the key's share up. Not thread-safe."""
+
+    def __init__(self, masks: MasksOfTurns, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._masks, self._now_s = masks, now_s
+        self._paid_until_s: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        """Until when the share of each has been used up, if it had saved nothing."""
+
+    def refusal(self, turn: Completion) -> str | None:
+        """Return as `MasksOfTurns.refusal`; or `grammar_budget`, where its user or its key has no time left."""
+        if self._masks.is_ready(turn):
+            return self._masks.refusal(turn)
+        began_s, owners = self._now_s(), _owners(turn)
+        if any(self._paid_until_s.get(owner, began_s) > began_s for owner in owners):
+            return GRAMMAR_BUDGET
+        why = self._masks.refusal(turn)
+        ended_s = self._now_s()
+        for owner in owners:
+            paid_s = max(self._paid_until_s.pop(owner, -math.inf), began_s - _SAVED_S)
+            self._paid_until_s[owner] = paid_s + (ended_s - began_s) / _SHARES[owner[0]]
+        while len(self._paid_until_s) > _MOST_OWNERS:
+            self._paid_until_s.popitem(last=False)
+        return why
+
+
+def _owners(turn: Completion) -> list[tuple[str, str, str]]:
+    """Return whose time it is: the key's, and the user's where there is one."""
+    key = "key", turn.namespace, turn.key_id or ""
+    return [key] if turn.user_id is None else [("user", turn.namespace, turn.user_id), key]
 
 
 @lru_cache(maxsize=4)

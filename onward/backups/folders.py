@@ -26,7 +26,7 @@ def files_of_directory(layout: Layout) -> list[Path]:
     apart = {layout.log, layout.store, layout.blobs, layout.cache, layout.model_check, layout.lock, layout.address}
     apart |= {layout.audit_head.parent}  # of the trail as it is when it is copied, which may be later than the store
     apart |= {layout.apis, layout.ready("any").parent, layout.host("any").parent, layout.rescored}
-    apart |= {layout.rollouts, layout.estimated, layout.mined}
+    apart |= {layout.rollouts, layout.estimated, layout.mined, layout.starts}
     apart |= {Path(f"{database}{suffix}") for database in (layout.log, layout.store) for suffix in ("-wal", "-shm")}
     found: list[Path] = []
     for top in sorted(layout.root.iterdir()):

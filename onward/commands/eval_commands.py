@@ -4,12 +4,15 @@ Modules that a command needs are imported when it runs, as in `onward.cli`."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from core.errors import ConfigError
 from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Key, Set, To, images_of, overrides_of
+
+if TYPE_CHECKING:
+    from serving.evals.cases import Review
 
 ALLOW = "Let checkers run commands on this machine, and versions work on tasks in sandboxes."
 IMAGES = Path("build/environments")
@@ -21,7 +24,7 @@ Base = Annotated[
         help="IMAGE=machine or IMAGE=FOLDER: what stands for a task's image that no engine can pull; may be repeated.",
     ),
 ]
-Images = Annotated[Path, Parameter(help="The folder that keeps prepared images of tasks.")]
+Images = Annotated[Path, Parameter(help="The folder that keeps tasks' prepared images, and interpreters of verifiers.")]
 
 evals = App(name="evals", help="Ask versions suites of cases, and compare two versions by them.")
 
@@ -68,6 +71,7 @@ def check_evals(
     tasks: Annotated[
         list[Path] | None, Parameter(negative="", help="A folder of tasks for rollouts; may be repeated.")
     ] = None,
+    images: Images = IMAGES,
     from_: From = None,
     to: To = None,
     json_: Annotated[bool, Parameter(name="--json", negative="", help="All that was found, as JSON.")] = False,
@@ -76,14 +80,15 @@ def check_evals(
     """Find the turns, documents and tasks that resemble a case's solution, or ask the same as a case.
 
     Of a turn it says which version trained on it first. With --sessions the tasks of that service's own rollouts are
-    looked at, too. Exit code 1 when anything was found."""
+    looked at, too. Tasks of reasoning-gym are made by the library; environments of verifiers are loaded in an
+    interpreter of their own, kept below --images. Exit code 1 when anything was found."""
     from onward.output import console, show_json
     from onward.replays.provenance import made_by
     from onward.replays.suites.contamination import Sources, check_suites, show
 
     if not suites:
         raise ConfigError("onward evals check SUITE: name one or more")
-    found = check_suites(suites, Sources(sessions, corpus or (), tasks or (), from_, to, overrides_of(set_)))
+    found = check_suites(suites, Sources(sessions, corpus or (), tasks or (), images, from_, to, overrides_of(set_)))
     show_json(found.report() | {"provenance": found.origin or made_by()}) if json_ else show(found, console())
     sys.exit(1 if found.places else 0)
 
@@ -105,7 +110,7 @@ def ope(
     to: To = None,
     namespace: Annotated[str | None, Parameter(help="Only turns of this namespace.")] = None,
     workload: Annotated[str | None, Parameter(help="Only turns of this workload.")] = None,
-    out: Annotated[Path | None, Parameter(help="A file for the report, as JSON.")] = None,
+    out: Annotated[Path | None, Parameter(help="A file for the report: JSON, or a table if it ends in .csv.")] = None,
     json_: Annotated[bool, Parameter(name="--json", negative="", help="The report, as JSON.")] = False,
     set_: Set = None,
 ) -> None:
@@ -218,9 +223,9 @@ def accept_draft(
     group: Annotated[str | None, Parameter(help="The case's group.")] = None,
 ) -> None:
     """Make a draft a case of the suite. A checker that finds the draft's own solution wrong is refused."""
-    from serving.evals.drafts import accept
+    from serving.evals.drafts.deciding import accept
 
-    print(accept(directory, name, checker, group))
+    print(accept(directory, name, checker, _review(), group))
 
 
 @suite.command(name="reject")
@@ -231,6 +236,14 @@ def reject_draft(
     why: Annotated[str, Parameter(help="Why it is no case.")],
 ) -> None:
     """Put a draft aside for good: it is not drafted again, and its session may be learned from."""
-    from serving.evals.drafts import reject
+    from serving.evals.drafts.deciding import reject
 
-    print(reject(directory, name, why))
+    print(reject(directory, name, why, _review()))
+
+
+def _review() -> "Review":
+    from core.clock import SystemClock
+    from onward.commands.accounts.deeds import by_shell
+    from serving.evals.cases import Review
+
+    return Review(by=by_shell(), at=SystemClock().now())

@@ -21,6 +21,10 @@ AsJson = Annotated[bool, Parameter(name="--json", negative="", help="All that is
 FiguresAsJson = Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")]
 Host = Annotated[str | None, Parameter(help="The address to listen on; without it, `api.host` of the settings.")]
 Port = Annotated[int | None, Parameter(help="The port to listen on; without it, `api.port` of the settings.")]
+Verbose = Annotated[
+    bool,
+    Parameter(name=["--verbose", "-v"], negative="", help="Show each step of the start on a line of its own."),
+]
 OrderedVersion = Annotated[int, Parameter(help="The version that the order is about, as `onward policies` lists it.")]
 Why = Annotated[str, Parameter(help="The reason, which is kept with the order.")]
 Turn = Annotated[str, Parameter(help="The turn's id: `inference_id` in the answer to its request.")]

@@ -92,6 +92,11 @@ class Layout:
         return self.root / "ready" / f"{name}.pid"
 
     @property
+    def starts(self) -> Path:
+        """The steps of the last start of each process, a file each."""
+        return self.root / "starts"
+
+    @property
     def cache(self) -> Path:
         return self.root / "cache"
 

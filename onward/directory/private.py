@@ -9,9 +9,11 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import TextIO
 
 from core.errors import ConfigError, OnwardError
 from core.secrets import redacted
+from core.stages.start_steps import clear_line
 
 UMASK = 0o077
 """Files 0600, folders 0700: of this process and of all that it starts."""
@@ -23,11 +25,19 @@ logger = logging.getLogger(__name__)
 def keep_private() -> None:
     """Set the process up so; call this first."""
     os.umask(UMASK)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _OnLinesOfTheirOwn(sys.stderr)
     handler.setFormatter(_Formatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     sys.excepthook = _end_of_process
     threading.excepthook = _end_of_thread
+
+
+class _OnLinesOfTheirOwn(logging.StreamHandler[TextIO]):
+    """Writes records below each other, and not behind the line of a start that is rewritten."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        clear_line()
+        super().emit(record)
 
 
 def _end_of_process(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -4,14 +4,15 @@ import asyncio
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
 from core.errors import ConfigError
+from core.settings.processes import bounds_of_each
 from core.stages.ending import Ending
 from core.stages.runner import Runner
-from core.stages.start_steps import say_step
+from core.stages.start_steps import say_step, tell_steps
 from onward.directory.addresses import address_of, announce, own_address, refuse_folder
 from onward.directory.locks import exclusive
 from onward.directory.private import own_folder
@@ -19,6 +20,7 @@ from onward.http.listeners import held, let_go
 from onward.http.server import HttpServer
 from onward.http.tls import server_context
 from onward.http.waiting import Waiting
+from onward.processes.serving_at import say_serving
 from onward.processes.stage_alarms import StageAlarms, watched
 from onward.processes.supervisor import ChildProcess
 from onward.processes.tree import own_ports, run_tree
@@ -72,12 +74,16 @@ def run_api(
         stack.enter_context(traced(settings, child or "api"))
         build = partial(build_api, is_beside=is_beside)
         waiting = partial(Waiting, "api", settings.api, listener=listeners[0])
-        _serve(_build_patiently(stack, directory, overrides, waiting, build), (), announced, listeners)
+        opened = partial(_opened, directory, overrides, child or "api", is_child=child is not None)
+        _serve(_build_patiently(stack, opened, waiting, build), (), announced, listeners)
 
 
 @contextmanager
-def _opened(directory: Path, overrides: Mapping[str, str]) -> Iterator[Foundation]:
+def _opened(
+    directory: Path, overrides: Mapping[str, str], process: str = "service", *, is_child: bool = False
+) -> Iterator[Foundation]:
     with closing(open_foundation(directory, overrides)) as foundation:
+        tell_steps(foundation.layout.starts, process, is_child=is_child)
         say_step("service", "opened the log and the store")
         yield foundation
 
@@ -108,8 +114,7 @@ def _children(foundation: Foundation) -> Iterator[list[ChildProcess]]:
 
 def _build_patiently(
     stack: ExitStack,
-    directory: Path,
-    overrides: Mapping[str, str],
+    opened: Callable[[], AbstractContextManager[Foundation]],
     waiting: Callable[[ExitStack], Waiting],
     make: Callable[[Foundation], Service],
 ) -> Service:
@@ -117,7 +122,7 @@ def _build_patiently(
 
     def build() -> Service:
         with ExitStack() as undo:
-            service = make(undo.enter_context(_opened(directory, overrides)))
+            service = make(undo.enter_context(opened()))
             stack.push(undo.pop_all())
         return service
 
@@ -189,15 +194,14 @@ def _serve_http(
 ) -> None:
     """Serve; `apis` are the processes that do so beside this one."""
     layout, settings = service.foundation.layout, service.foundation.settings.api
-    server = HttpServer(app, settings, listeners[0])
+    server = HttpServer(app, bounds_of_each(settings, service.foundation.settings.processes.api), listeners[0])
     looking: list[asyncio.Task[None]] = []
 
     def tell() -> None:
         urls = [server.url, *(address_of(layout, each.pid) for each in apis)]
         for path in announced:
             announce(path, urls, settings.tls.certificate)
-        print(f"onward serves at {', '.join(urls)}  (directory {layout.root})")
-        print(f"  clients: {urls[0]}/v1   console: {urls[0]}/   documentation: {urls[0]}/docs/", flush=True)
+        say_serving(urls, layout.root)
 
     async def tell_when_all_serve() -> None:
         while not all(each.state == _OK for each in apis):  # noqa: ASYNC110 - they are other processes

@@ -17,7 +17,7 @@ from core.stages.lease import Lease
 from core.stages.rounds import Rounds
 from core.stages.runner import Runner, cause_of
 from core.stages.stage import OK, Stage
-from core.stages.start_steps import say_step
+from core.stages.start_steps import say_step, tell_steps
 from onward.directory.addresses import write_pid
 from onward.directory.layout import Layout
 from onward.directory.locks import exclusive
@@ -153,8 +153,9 @@ def _run(
         foundation = ending.made(lambda: open_foundation(directory, overrides), waits)
         if foundation is None:
             return
+        tell_steps(foundation.layout.starts, child or name, is_child=child is not None)
         say_step(child or name, "opened the log and the store")
-        with closing(foundation), _readiness(foundation.layout, child) as tell:
+        with closing(foundation), _readiness(foundation.layout, name, child) as tell:
             runner = Runner(
                 child or name,
                 partial(make, foundation),
@@ -181,26 +182,26 @@ def _keep_going(runner: Runner, foundation: Foundation) -> None:
 
 
 @contextmanager
-def _readiness(layout: Layout, child: str | None) -> Iterator[Callable[[str], None]]:
-    """Keep a file with the pid while the stage's health is `ok`, for the process that started it."""
-    if child is None:
-        yield lambda _: None
-        return
-    file, was_ready = layout.ready(child), False
-    file.parent.mkdir(exist_ok=True)
-    file.unlink(missing_ok=True)
+def _readiness(layout: Layout, name: str, child: str | None) -> Iterator[Callable[[str], None]]:
+    """Say when the stage's health becomes `ok`, and keep a file with a child's pid while it is, for its parent."""
+    file, was_ready = None if child is None else layout.ready(child), False
+    if file is not None:
+        file.parent.mkdir(exist_ok=True)
+        file.unlink(missing_ok=True)
 
     def tell(health: str) -> None:
         nonlocal was_ready
         is_ready = health == OK
         if is_ready and not was_ready:
-            write_pid(file)
-            say_step(child, "is ready")
-        elif was_ready and not is_ready:
+            if file is not None:
+                write_pid(file)
+            say_step(child or name, "is ready", is_last=True)
+        elif was_ready and not is_ready and file is not None:
             file.unlink(missing_ok=True)
         was_ready = is_ready
 
     try:
         yield tell
     finally:
-        file.unlink(missing_ok=True)
+        if file is not None:
+            file.unlink(missing_ok=True)

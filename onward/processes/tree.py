@@ -11,6 +11,7 @@ from onward.directory.addresses import address_of, write_address
 from onward.directory.layout import Layout
 from onward.http.listeners import let_go
 from onward.http.waiting import Waiting
+from onward.processes.serving_at import say_serving
 from onward.processes.stage_alarms import StageAlarms, watched
 from onward.processes.supervisor import ChildProcess
 from onward.wiring.engines import API, Child, api_child, child_of, host_children
@@ -75,9 +76,7 @@ def _announce(layout: Layout, settings: Settings, children: list[ChildProcess], 
     urls = [address_of(layout, child.pid) for child in children if child.name.startswith(API)]
     if urls:
         write_address(layout.address, urls[0], urls, settings.api.tls.certificate)
-    print(f"onward serves at {', '.join(urls)}  (directory {layout.root})")
-    if urls:
-        print(f"  clients: {urls[0]}/v1   console: {urls[0]}/   documentation: {urls[0]}/docs/", flush=True)
+    say_serving(urls, layout.root)
 
 
 def _children(layout: Layout, settings: Settings) -> list[Child]:

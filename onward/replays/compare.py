@@ -9,7 +9,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from core.settings.names import under_their_names
+from learner.off_policy.estimators import Paired
 from onward.output import console, show_json
+from onward.replays.estimates.turns_kept import FILE, KeptTurns, compare_on, difference, kept
 from onward.replays.provenance import made_by
 from onward.replays.report import read
 
@@ -21,13 +23,16 @@ _SAME = ("from", "to", "missing", "spec", "holdout", "rewards_digest", "weights_
 def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict[str, Any]:
     """Print two replays side by side, and return the comparison.
 
-    `same` is what both have, `settings` what differs, `figures` are pairs by name, and `says` is what users held out
-    can say of each. Raises ConfigError when either is no replay."""
+    `same` is what both have, `settings` what differs, `seeds` are the learners', `figures` are pairs by name, and
+    `says` is what users held out can say of each. `paired` is what they say of the second less the first; None where
+    neither replay held any out. Raises ConfigError when either is no replay."""
     a, b = read(first), read(second)
     learners = [under_their_names(report["learner"], "learner") for report in (a, b)]
     compared = {
         "same": {name: a[name] == b[name] for name in _SAME},
         "says": tuple(_said(report) for report in (a, b)),
+        "paired": _paired((first, second), (a, b)),
+        "seeds": tuple(learner.get("seed") for learner in learners),
         "settings": dict(_different(learners[0], learners[1])),
         "figures": dict(_figures(a, b)),
         "provenance": {**made_by(), "replays": tuple(report.get("provenance") for report in (a, b))},
@@ -42,6 +47,23 @@ def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict
 def _said(report: dict[str, Any]) -> str | None:
     held = report["held_out"] or {}
     return held.get("says", held.get("refused"))  # a former build's report has no words but why it cannot say
+
+
+def _paired(folders: tuple[Path, Path], reports: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any] | None:
+    if not any(report["held_out"] for report in reports):
+        return None
+    turns: list[KeptTurns] = []
+    why: list[str] = []
+    for folder, report in zip(folders, reports, strict=True):
+        held, found = report["held_out"], kept(folder)
+        if held is None:
+            why.append(f"{folder} held no users out (`--holdout`)")
+        elif found is None:
+            lacks = f"{folder / FILE}: no such file; replay it again, with this build"
+            why.append(f"{folder}: {held['refused']}" if held["refused"] else lacks)
+        else:
+            turns.append(found)
+    return difference(Paired("; ".join(why)) if why else compare_on(*turns))
 
 
 def _different(a: dict[str, Any], b: dict[str, Any], above: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
@@ -88,6 +110,13 @@ def _gain(report: dict[str, Any], estimator: str, bound: str) -> float | None:
     return None if found is None else float(found[bound])
 
 
+def _told(pair: dict[str, Any]) -> str:
+    if pair["refused"] is not None:
+        return f"cannot be told: {pair['refused']}"
+    stated = pair["differences"]["stated"]
+    return f"{stated['value']:+.3f} a turn, 95 % {stated['low']:+.3f} to {stated['high']:+.3f}, on the same turns"
+
+
 def _show(to: Console, compared: dict[str, Any], names: tuple[str, str]) -> None:
     same = compared["same"]
     period = same["from"] and same["to"]
@@ -103,8 +132,13 @@ def _show(to: Console, compared: dict[str, Any], names: tuple[str, str]) -> None
     for name, words in zip(names, compared["says"], strict=True):
         if words is not None:
             to.print(f"{name}, users held out: {words}")
+    if compared["paired"] is not None:
+        to.print(f"users held out, {names[1]} less {names[0]}: {_told(compared['paired'])}")
     table = Table(Column(no_wrap=True), *(Column(Text(name)) for name in names))  # a setting's name can be copied whole
+    table.add_row("learner.seed", *("-" if seed is None else str(seed) for seed in compared["seeds"]))
     for name, pair in compared["settings"].items():
+        if name == "seed":
+            continue
         table.add_row(f"learner.{name}", *(Text(str(value)) for value in pair))
     table.add_section()
     for name, pair in compared["figures"].items():

@@ -28,6 +28,7 @@ from learner.sequences.resemblance import KeptOut
 from learner.stage import Learner
 from learner.versions.probe import probe_of_model
 from onward.replays.estimates.held_out import judge, split
+from onward.replays.exports.reports import require_folder
 from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
 from onward.replays.provenance import Versions, provenance_of
 from onward.replays.report import draw, pace_of, report_of, summary, write
@@ -54,6 +55,7 @@ def replay_log(
     the candidate does not learn from, and is judged by. Each update's figures go into report.json and report.png of
     `out`. Raises ConfigError when `out` is in use already, when another model generated the turns, or naming the option
     at fault; then nothing is left in `out`."""
+    require_folder(out, "a candidate and its report")
     require_directory(directory, overrides)
     if not 0 <= holdout < 1:
         raise ConfigError(f"--holdout {holdout:g}: want a share from 0 to below 1")

@@ -1,7 +1,7 @@
 """`onward rescore`: the past under another spec beside the one in force, before anybody adopts it."""
 
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from core.reward_spec import RewardSpec, load_reward_spec
 from core.store import open_sqlite
 from ingest.archive.history import History
 from onward.output import console
+from onward.replays.exports.reports import report_file
 from onward.replays.history import open_history, period, require_directory
 from onward.replays.provenance import Versions, provenance_of
 from onward.replays.scratch import scratch
@@ -32,14 +33,16 @@ _FIGURES = ("turns", "revisions", "mean", "deviation", "p10", "p50", "p90", "neg
 
 
 def compare_specs(directory: Path, spec: Path, begin: str | None, end: str | None, out: Path | None) -> dict[str, Any]:
-    """Print the distributions of rewards under two specs; return their figures, which are also written to `out`.
+    """Print the distributions of rewards under two specs; return their figures, which `out` gets too.
 
     Raises ConfigError naming the option or the file at fault."""
     require_directory(directory)
     times, new_spec = period(begin, end), load_reward_spec(spec)
-    foundation = open_foundation(directory)
     versions = Versions()
-    try:
+    with (
+        nullcontext() if out is None else report_file(out) as write,
+        closing(open_foundation(directory)) as foundation,
+    ):
         history, now = open_history(foundation, Topic.TURNS, *times), foundation.clock.now()
         with Progress(console=Console(stderr=True)) as progress:
             started_s = time.monotonic()
@@ -49,20 +52,32 @@ def compare_specs(directory: Path, spec: Path, begin: str | None, end: str | Non
                 )
                 new, _ = _score(history, new_spec, now, place / "new.db", progress, "new", versions)
             took_s = time.monotonic() - started_s
-        origin = provenance_of(foundation, versions)
-    finally:
-        foundation.close()
-    if not turns:
-        raise ConfigError(f"{directory}: no turns to score between --from and --to")
-    comparisons = compare(old, new)
-    specs = {"old": foundation.spec.digest, "new": new_spec.digest}
-    told = {"specs": specs, "turns": turns, "seconds": took_s, "comparisons": comparisons, "provenance": origin}
-    encoded = msgspec.json.encode(told)
-    if out is not None:
-        out.write_bytes(msgspec.json.format(encoded, indent=1) + b"\n")
+        if not turns:
+            raise ConfigError(f"{directory}: no turns to score between --from and --to")
+        comparisons, origin = compare(old, new), provenance_of(foundation, versions)
+        specs = {"old": foundation.spec.digest, "new": new_spec.digest}
+        told = {"specs": specs, "turns": turns, "seconds": took_s, "comparisons": comparisons, "provenance": origin}
+        figures: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(told))
+        if write is not None:
+            write(figures, _rows(figures["comparisons"]))
     _show(comparisons)
-    figures: dict[str, Any] = msgspec.json.decode(encoded)
     return figures
+
+
+def _rows(comparisons: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return two rows for each workload, that of all first: under the spec in force, and under the new one."""
+    return [
+        {
+            "workload": each["workload"] or "all",
+            "spec": name,
+            **each[side],
+            "rewarded_by_it_only": each[f"only_{side}"],
+            "correlation": each["correlation"],
+            "changed_sign": each["changed_sign"],
+        }
+        for each in comparisons
+        for side, name in (("old", "in force"), ("new", "new"))
+    ]
 
 
 def _score(

@@ -24,7 +24,7 @@ from environments.rollouts.workshop import Source, Workshop, harness_name, task_
 from onward.directory.addresses import find_urls
 from onward.directory.layout import Layout
 from onward.directory.private import private_folder
-from onward.wiring.suites.kept_out import ToldCases, load_suites, texts_below
+from onward.wiring.suites.kept_out import ToldCases, load_suites, said_by
 
 _LOOK_S = 1.0
 _URL_EVERY_S = 1.0
@@ -78,7 +78,7 @@ def _without_told_cases(sets: Sequence[TaskSet], settings: LearnerSettings) -> t
     suites = load_suites(settings.admission.keep_out)
     cases, kept = ToldCases(suites), list[TaskSet]()
     for each in sets if suites else ():
-        told = {task.name: cases.told_by([task.instruction], texts_below(task.solution)) for task in each.tasks}
+        told = {task.name: cases.told_by(*said_by(task)) for task in each.tasks}
         for name, found in told.items():
             for (suite, case), how in found.items():
                 said = "task set %s: %s is left out: it has the same %s as the case %r of %s"

@@ -12,6 +12,7 @@ from core.errors import ConfigError
 from core.ports import Announcer, EventLog, LiveState
 from core.records.audit_head import HeadFile
 from core.settings import Settings
+from core.settings.processes import bounds_of_each
 from core.stages.stage import Stage
 from core.stages.start_steps import say_step
 from ingest.spool.spool import SpoolingLog
@@ -213,6 +214,7 @@ def _check(foundation: Foundation) -> None:
 def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "FastAPI":
     from api.access.services import ApiServices
     from api.app import create_app
+    from onward.wiring.suites.decided import drafts_of
     from serving.rendering import load_renderer, report_renderer
 
     foundation = service.foundation
@@ -222,7 +224,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
     say_step("service", f"read the model's {report_renderer(renderer)}")
     return create_app(
         ApiServices(
-            settings=foundation.settings.api,
+            settings=bounds_of_each(foundation.settings.api, foundation.settings.processes.api),
             log=service.log,
             store=foundation.store,
             live_state=service.live_state,
@@ -242,6 +244,7 @@ def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "
             audit=foundation.settings.audit,
             privacy=foundation.settings.privacy,
             head=HeadFile(foundation.layout.audit_head, foundation.settings.audit.key),
+            drafts=drafts_of(foundation),
             site=BUILT_SITE,
             readers=readers(),
         )

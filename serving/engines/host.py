@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
+from core import telemetry
 from core.errors import Conflict, EngineUnavailable, StoreUnavailable, Unavailable, WeightsError
 from core.ids import PolicyRef
 from core.operations.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
@@ -157,7 +158,11 @@ class EngineHost(Stage):
         found = self._engine.loaded()[version]
         if found != policy.digest:
             raise WeightsError(f"version {version}: loaded digest {found}, published {policy.digest}")
-        return dict(self._engine.probe(version))
+        began_s = self._clock.monotonic()
+        try:
+            return dict(self._engine.probe(version))
+        finally:
+            telemetry.PROBE_SECONDS.inc(self._clock.monotonic() - began_s)
 
     def _switch(self, target: ReplicaTarget) -> bool:
         serving = self._engine.serving()

@@ -37,6 +37,8 @@ DRAFTS = "drafts"
 """The folder of a suite that holds its drafts."""
 REJECTED = "rejected"
 """The folder of drafts that holds those which a person refused."""
+DraftName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""The name of a draft, which becomes that of a file."""
 _MOST_TOKENS = 512  # of an answer whose case says nothing of it
 
 
@@ -71,15 +73,23 @@ class Reuse(Entry):
     only_for: Literal["evaluation"] = "evaluation"
 
 
-class Draft(Entry):
-    """A case that a person has yet to accept, drafted from a session. `why`: it was rejected."""
+class Review(Entry):
+    """Who decided on a draft, and when."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    by: str  # the name of a key, or `shell:` and the name of the machine's user
+    at: datetime
+
+
+class Draft(Entry):
+    """A case that a person has yet to accept, drafted from a session. `why`: it was rejected, by whom `review` says."""
+
+    name: DraftName
     messages: tuple[Message, ...] = Field(min_length=1)
     solution: str = Field(min_length=1)
     source: Origin
     reuse: Reuse
     why: str | None = None
+    review: Review | None = None
 
     @property
     def asked(self) -> str:
@@ -112,6 +122,8 @@ class Case(CaseEntry):
     source: Origin | None = None
     """Of a case that was mined from a session; with `reuse`."""
     reuse: Reuse | None = None
+    review: Review | None = None
+    """Of a draft that a person accepted."""
 
     @model_validator(mode="after")
     def _asks_once(self) -> "Case":
@@ -245,7 +257,7 @@ def _suite(directory: Path) -> Suite:
         if path.parent not in (drafts, drafts / REJECTED):
             raise ConfigError(f"{path}: {drafts} has drafts, and below it {REJECTED}/ alone: nobody reads this file")
     paths = [path for path in paths if not path.is_relative_to(drafts)]
-    found = [(case, path) for path in paths for case in _cases(path, _read(path))]
+    found = [(case, path) for path in paths for case in cases_in(path, _read(path))]
     counts = Counter(case.name for case, _ in found)
     for case, path in found:
         if counts[case.name] > 1:
@@ -258,7 +270,7 @@ def _suite(directory: Path) -> Suite:
 
 def read_drafts(folder: Path) -> dict[Path, Draft]:
     """Return the drafts of a folder by their files; none if it is not there. Raises ConfigError naming the file."""
-    found = {path: _draft(path, _read(path)) for path in sorted(folder.glob("*.toml"))}
+    found = {path: draft_in(path, _read(path)) for path in sorted(folder.glob("*.toml"))}
     by_name: dict[str, Path] = {}
     for path, draft in found.items():
         if by_name.setdefault(draft.name, path) != path:
@@ -266,7 +278,8 @@ def read_drafts(folder: Path) -> dict[Path, Draft]:
     return found
 
 
-def _draft(path: Path, content: bytes) -> Draft:
+def draft_in(path: Path, content: bytes) -> Draft:
+    """Return the draft that a file holds. Raises ConfigError naming the file and the field."""
     try:
         return _DraftFile.model_validate(tomllib.loads(content.decode())).draft
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -279,10 +292,10 @@ def _draft(path: Path, content: bytes) -> Draft:
 def digest_of(cases: Iterable[AnyCase], tasks: Mapping[str, Path]) -> str:
     """Return the digest of what the cases say and of their tasks, wherever these lie and in whichever order.
 
-    What a case leaves open is not in it: a field that a later build adds changes nothing."""
+    What a case leaves open is not in it: a field that a later build adds changes nothing. Nor is who accepted it."""
     digest = blake3()
     for case in sorted(cases, key=lambda case: case.name):
-        said = case.model_dump(mode="json", exclude_defaults=True, exclude={"task"})
+        said = case.model_dump(mode="json", exclude_defaults=True, exclude={"task", "review"})
         digest.update(json.dumps(said, sort_keys=True).encode() + b"\n")
     for name, folder in sorted(tasks.items()):
         digest.update(f"{name}\0".encode() + digest_of_task(folder))
@@ -311,7 +324,8 @@ def _read(path: Path) -> bytes:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _cases(path: Path, content: bytes) -> tuple[AnyCase, ...]:
+def cases_in(path: Path, content: bytes) -> tuple[AnyCase, ...]:
+    """Return the cases that a file holds, one at least. Raises ConfigError naming the file, the case and the field."""
     try:
         table = tomllib.loads(content.decode())
         cases = _File.model_validate(table).case

@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 
 from core.events import PolicyVersion, ReleaseState
 from core.ids import PolicyRef
 from core.ports import Store
 from core.settings import ReleaseSettings
+from serving.releases.canaries.guards import least_users
 from serving.releases.gate import UsualKl
 from serving.releases.view import ReleaseView
 
+_ANYBODYS = 4  # times `first_turns`
 LastStep = tuple[PolicyRef, ReleaseState, str]
 """Of a candidate that goes no further: its state, and why."""
 
@@ -51,12 +54,19 @@ class Candidates:
         return chosen, steps
 
     def come_too_soon(self, candidate: PolicyVersion, view: ReleaseView) -> bool:
-        """Return whether the first version still has too few rewarded turns for later ones to be compared with."""
+        """Return whether the first version still has too few rewarded turns for later ones to be compared with.
+
+        Of `first_turns`, none of several users has more than a share (as many as guards ask for make them up), so that
+        what all later versions are compared with is not one user's. Of four times as many anybody's will do: else a
+        user who came once, or one who sends without end, would hold releases for ever."""
         least = self.settings.first_turns
         if self._has_first or least == 0 or view.live != view.anchor or candidate.is_proposed:
             return False
         with self.store.look() as stored:
-            self._has_first = stored.curves.count_rewarded(view.anchor, least) >= least
+            of_users = stored.curves.first_rewarded(view.anchor, 2 * _ANYBODYS * least)
+        of_each = least if len(of_users) < 2 else ceil(least / least_users(len(of_users)))
+        counted = sum(min(turns, of_each) for turns in of_users.values())
+        self._has_first = counted >= least or of_users.total() >= _ANYBODYS * least
         return not self._has_first
 
     def has_proposed(self, view: ReleaseView) -> bool:

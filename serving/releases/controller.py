@@ -107,7 +107,7 @@ class ReleaseController(Stage):
         if view is None or not (view.candidates or view.canary or view.orders):
             return _WOKEN_S if self._store.wakes or self.is_told else _LOOK_S
         due_in_s = self._due_in_s()
-        return min(_LOOK_S, due_in_s) if due_in_s > 0 else _LOOK_S
+        return min(each for each in (_LOOK_S, due_in_s - _VERIFIED_AHEAD_S, due_in_s) if each > 0)
 
     def close(self) -> None:
         self._ask_nothing()

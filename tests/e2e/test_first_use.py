@@ -77,7 +77,11 @@ def accepted_of(service: Service) -> float:
 def test_chat_feedback_and_a_version_that_learned(service: Service, tmp_path: Path) -> None:
     """An unchanged OpenAI client chats and streams; feedback becomes rewards; new versions serve and are taken back."""
     for step in ("service: started the learner process", "service: loaded the model", "learner: is ready"):
-        assert re.search(rf"^{step} \d+\.\d s$", service.log_text(), re.MULTILINE), step
+        kept = (service.directory / "starts" / f"{step.partition(':')[0]}.log").read_text()
+        assert len(re.findall(rf"^{step} \d+\.\d s$", kept, re.MULTILINE)) == 1, step
+        assert step not in service.log_text(), "where nobody watches, a start is one line"
+    (line,) = re.findall(r"^onward serves at .* after \d+\.\d s .*$", service.log_text(), re.MULTILINE)
+    assert f"console: {service.url}/  documentation: {service.url}/docs/" in line
     client = service.client()
 
     answer = client.chat.completions.create(

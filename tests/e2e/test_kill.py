@@ -18,8 +18,11 @@ def test_kill_a_process_of_the_api_and_then_the_service(make_service: MakeServic
     check_two_are_one(service)
     traffic = Traffic(service, threads=6)
     wait_for(lambda: versions(service) >= 2, 300, "a second version")
+    wait_for(lambda: answer_as_learned(service), 300, "a learned version that answers at both processes")
     urls, before = service.urls, service.child_pid("api")
+    theirs = service.chat("[web] write total(xs): sum of xs", max_tokens=8, at=1)["onward"]["inference_id"]
     os.kill(before, signal.SIGKILL)
+    judge_at_the_other(service, traffic, theirs)
     wait_for(lambda: is_back(service, before), 300, "the other process of the API")
     assert service.urls == urls
     service.post("/v1/feedback", {"inference_id": traffic.turns[-1], "metric_name": "accepted", "value": True}, at=1)
@@ -63,6 +66,24 @@ def tell_the_same(service: Service, turns: int) -> bool:
     first, second = (service.get("/v1/status", at=at) for at in range(2))
     told = first["last_minute"]
     return all(first[same] == second[same] for same in ("model", "live", "last_minute")) and told["turns"] == turns
+
+
+def answer_as_learned(service: Service) -> bool:
+    """Return whether both processes answer by a version that was learned, not by the first."""
+    asked = (service.chat("[web] write total(xs): sum of xs", max_tokens=8, at=at) for at in range(2))
+    return all(answer["onward"]["policy_version"] > 1 for answer in asked)
+
+
+def judge_at_the_other(service: Service, traffic: Traffic, turn: str) -> None:
+    """Judge a turn of the process that was killed at the one that goes on, twice, and let that one answer, too.
+
+    What it acknowledges has to be there at the end as the rest."""
+    outcome = {"inference_id": turn, "feedback_id": f"of-{turn}", "metric_name": "accepted", "value": True}
+    said = [service.post("/v1/feedback", outcome, at=0)["feedback_id"] for _ in range(2)]
+    assert said == [outcome["feedback_id"]] * 2
+    answer = service.chat("[web] write total(xs): sum of xs", max_tokens=8, at=0)
+    traffic.turns += [turn, answer["onward"]["inference_id"]]
+    traffic.outcomes += said[:1]
 
 
 def is_back(service: Service, before: int) -> bool:

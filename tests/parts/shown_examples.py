@@ -25,6 +25,11 @@ WORKED: Final = (
     "tests/onward/replays/test_evals_command.py::test_a_task_is_worked_on_with_tools_and_a_copy_of_a_helper_loses"
 )
 AS_SHOWN: Final = "tests/clients/typescript/test_as_shown.py::test_the_commands_of_each_page_make_what_it_says"
+BATCH: Final = "tests/api/feedback/test_batches.py::test_the_batch_of_the_page_is_taken"
+SUITES: Final = "tests/onward/replays/test_suites.py::test_what_the_page_shows_can_be_done_with_ones_own_sessions"
+OWN_MODEL: Final = "tests/onward/profiles/test_init.py::test_what_the_page_shows_can_be_done_with_a_model"
+SANDBOX: Final = "tests/environments/sandboxes/test_opened.py::test_the_lines_of_the_page_open_one"
+CHECKED: Final = "tests/environments/tasks/test_document.py::test_the_commands_of_the_page_find_the_example_fair"
 TASK: Final = "tests/environments/tasks/test_document.py::test_the_example_is_a_fair_task"
 
 RUN: Final[Mapping[str, Mapping[str, str]]] = {
@@ -34,8 +39,11 @@ RUN: Final[Mapping[str, Mapping[str, str]]] = {
         "curl -w '\\n' $URL/v1/feedback": SERVED,
         "import httpx": SERVED,
         "curl $URL/v1/outcomes": SERVED,
+        "curl -H 'content-type": BATCH,
     },
     "docs/evals.md": {
+        "onward evals check SUITE": SUITES,
+        "onward suite mine": SUITES,
         "onward evals run SUITE": SERVED,
         "onward evals run TASKS": WORKED,
         "onward replay DIR": DEEP,
@@ -58,7 +66,14 @@ RUN: Final[Mapping[str, Mapping[str, str]]] = {
         'say \'{"feedback_id": "f2"': GUIDE,
     },
     "docs/security.md": {"onward keys create": COMMANDS, "onward audit verify": COMMANDS},
-    "docs/environments/tasks.md": {"#!/bin/sh\nif": TASK, "#!/bin/sh\necho": TASK},
+    "docs/your-own-model.md": {"onward init": OWN_MODEL},
+    "docs/environments/sandboxes.md": {"from environments.sandboxes": SANDBOX},
+    "docs/environments/tasks.md": {
+        "#!/bin/sh\nif": TASK,
+        "#!/bin/sh\necho": TASK,
+        "$ python -m environments.tasks check greet\n": CHECKED,
+        "$ python -m environments.tasks check greet --base": CHECKED,
+    },
     "clients/python/README.md": {
         "from onward_client import": SERVED,
         "pip install": "tests/clients/own_python/test_installed.py::test_it_is_installed_as_its_page_says",
@@ -72,7 +87,7 @@ _ITS_MACHINES = "it wants more machines or GPUs than a test has"
 _STACK = "it wants an engine of containers and the images: `make compose-test` brings the stack up by itself"
 _BY_HAND = f"{_STACK}; tests/compose/test_living.py backs it up and restores it, the rest was tried by hand"
 _MINUTES = "it takes minutes: a demo"
-_FRAGMENT = "a fragment, whose names stand for what the reader has"
+_FRAGMENT = "a fragment, whose names stand for what the reader has: tests/environments/harness does such work"
 _TASKS = "it wants images or data sets from a registry"
 NOT_RUN: Final[Mapping[str, Mapping[str, str]]] = {
     "README.md": {
@@ -82,20 +97,15 @@ NOT_RUN: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "docs/clients.md": {
         "make install": "it is how the service is installed and started that the other examples are run on",
-        "curl -H 'content-type": "its ids are left open; tests/api/feedback sends such batches",
     },
     "docs/environments.md": {"$ make rollouts": _MINUTES},
-    "docs/evals.md": {
-        "onward evals check SUITE": "its files are the reader's: tests/onward/replays/test_suites.py checks others",
-        "onward suite mine": "its drafts are of nobody's log: tests/onward/replays/test_suites.py decides on others",
-    },
     "docs/exploits.md": {".venv/bin/onward demo": _MINUTES, ".venv/bin/python -m simulator": _MINUTES},
     "docs/midtraining.md": {"onward midtrain": "its corpora are the reader's: tests/e2e/past runs it on others"},
     "docs/operations.md": {
         ".venv/bin/torchrun": _ITS_MACHINES,
         "docker compose up": _STACK,
         "SIMULATOR_KEY": _STACK,
-        "onward policies": "version 417 is of nobody's log: test_first_use.py rolls back by the same command",
+        "onward policies": "version 417 is of nobody's log: tests/e2e/test_first_use.py rolls back by the same command",
     },
     "docs/stack.md": {
         "echo 'ONWARD_SETTINGS=": _BY_HAND,
@@ -109,17 +119,13 @@ NOT_RUN: Final[Mapping[str, Mapping[str, str]]] = {
         "echo https": _BY_HAND,
     },
     "docs/your-own-model.md": {
-        "onward init": "its model is 16 GB: tests/onward/profiles tries small ones",
         "CUDA_VISIBLE_DEVICES": _ITS_MACHINES,
         "docker compose": _STACK,
     },
     "docs/environments/fidelity.md": {"python -m environments.fidelity": "it wants a week of logged calls"},
     "docs/environments/harness.md": {"async with await": _FRAGMENT, "guest = Guest": _FRAGMENT},
-    "docs/environments/sandboxes.md": {"from environments.sandboxes": _FRAGMENT},
     "docs/environments/tasks.md": {
-        "$ python -m environments.tasks check greet\n": "the test of the task checks it by the same function",
         "python -I -m pytest": "it runs within a sandbox, with an agent's files",
-        "$ python -m environments.tasks check greet --base": _TASKS,
         "$ python -m environments.tasks public": _TASKS,
         "environment = await": _TASKS,
     },

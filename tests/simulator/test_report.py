@@ -265,6 +265,7 @@ def test_a_model_that_learns_succeeds(
     assert [each["version"] for each in written["updates"]] == sorted(each["version"] for each in written["updates"])
     assert written["updates"][-1]["loss"] == 0.5
     assert written["engine_idle_share"] == pytest.approx(1 - 0.55 / 2.2)
+    assert written["probe_share"] == pytest.approx(0.22 / 2.2)
     assert 0 <= len(service.chats) - written["turns"] <= 20, "but for users who hung up"
     assert written["curves"]["quality"][-1] is not None
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -293,7 +294,7 @@ def test_a_service_without_figures_is_reported_all_the_same(
     assert written["feedback_to_served_p50_s"] is None
     assert written["share_learned_from"] is None
     assert (written["engine_idle_share"], written["learner_idle_share"], written["learner"]) == (None, None, None)
-    assert written["recovered_after_s"] is None
+    assert (written["recovered_after_s"], written["probe_share"]) == (None, None)
 
 
 def test_a_sparkline_shows_shares_and_gaps() -> None:

@@ -3,6 +3,7 @@
 Queries are bounded by count and go along indexes, so their cost does not grow with the store. A turn whose latest
 reward is void has none."""
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
@@ -78,7 +79,6 @@ class Deed(msgspec.Struct, frozen=True, tag="completion", kw_only=True):
 
 
 _NEWEST = (1 << 63) - 1
-_OLDEST_TIMES = 4  # as many are looked at as are to be counted
 _decode_deed = codec.decoder(Deed).decode
 _decode_reward = codec.decoder(Reward).decode
 _decode_conduct = codec.decoder(Conduct).decode
@@ -153,15 +153,16 @@ class Curves(Repository):
                 high = row.sequence - 1
         return found
 
-    def count_rewarded(self, version: PolicyRef, most: int) -> int:
-        """Count the turns of the version that was first to serve that have a reward, up to `most`, in all namespaces.
+    def first_rewarded(self, version: PolicyRef, limit: int) -> Counter[str]:
+        """Count the turns of the version that was first to serve that have a reward, by user, or session without one.
 
-        It looks at the oldest rewards alone."""
+        Of all namespaces together. It looks at the oldest `limit` rewards alone."""
         oldest = select(_rewards.c.inference_id).where(_rewards.c.revision == 0)
-        found = oldest.order_by(_rewards.c.sequence).limit(_OLDEST_TIMES * most).subquery()
-        counted = select(func.count()).select_from(found).join(_turns, _turns.c.inference_id == found.c.inference_id)
+        found = oldest.order_by(_rewards.c.sequence).limit(limit).subquery()
+        units = select(_turns.c.namespace, _turns.c.user_id, _turns.c.session_id).select_from(found)
         its = _turns.c.policy == version.policy, _turns.c.policy_version == version.version
-        return min(most, self._connection.execute(counted.where(*its)).scalar_one())
+        rows = self._connection.execute(units.join(_turns, _turns.c.inference_id == found.c.inference_id).where(*its))
+        return Counter(f"{row.namespace} {row.user_id or row.session_id}" for row in rows)
 
     def arms(self, inference_ids: Iterable[InferenceId]) -> dict[InferenceId, Arm]:
         """Return the arms that these turns were served by. Reads whole records: meant for hundreds of turns."""

@@ -48,6 +48,12 @@ def reasoning_tasks(dataset: Dataset, agent_timeout_seconds: float = 600.0) -> l
     ]
 
 
+def question_and_answer(answer: Answer) -> tuple[str, str]:
+    """Return what a task's entry asks, without where to write it, and the dataset's own answer."""
+    entry = _dataset(answer.made_by)[answer.index]
+    return entry["question"], str(entry["answer"])
+
+
 @lru_cache(maxsize=32)
 def _dataset(made_by: str) -> Any:
     try:

@@ -64,6 +64,8 @@ def _say(count: int, heads: int, found: list[Tampered]) -> None:
 
 def export(directory: Path, overrides: Mapping[str, str], out: Path, namespace: str | None) -> None:
     """Write the trail as JSON lines, each an entry with its digest, and print how many, with the head."""
+    if out.suffix.lower() == ".csv":
+        raise ConfigError(f"--out {out}: entries have no columns in common: they are lines of JSON, for a .jsonl")
     with _opened(directory, overrides) as (store, own, _):
         record(store, own, deed_of("read", "onward audit export", namespace))
         count = 0

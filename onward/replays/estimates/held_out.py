@@ -12,12 +12,12 @@ from core.settings import LearnerSettings
 from learner.batches.backlog import Bounds, refusal
 from learner.model.policy_model import PolicyModel
 from learner.off_policy.estimators import OffPolicy, off_policy
-from learner.off_policy.jackknife import Estimate
 from learner.off_policy.log_ratios import logged_turns
 from learner.off_policy.told import cannot_say, told
 from learner.sequences.masks import MasksOfTurns
 from learner.sequences.scored import ScoredTurn
 from learner.versions.loading import load_version
+from onward.replays.estimates.turns_kept import interval, keep
 from onward.wiring.foundation import Foundation
 
 _PART = 500  # of one query
@@ -37,7 +37,8 @@ def split(rewards: Sequence[Reward], share: float, target: Foundation) -> tuple[
 def judge(target: Foundation, model: Path, held: Iterable[Reward], settings: LearnerSettings) -> dict[str, Any]:
     """Estimate the newest version's rewards on the last revisions of held-out turns, with 95 % intervals.
 
-    `says` is what follows from them, and what does not, in words."""
+    `says` is what follows from them, and what does not, in words. The turns that judge it are kept in the replay's
+    directory, a row each."""
     revised = {reward.inference_id: reward for reward in held}
     last = {name: reward for name, reward in revised.items() if not reward.void}
     found = _turns(target, set(last))
@@ -49,6 +50,7 @@ def judge(target: Foundation, model: Path, held: Iterable[Reward], settings: Lea
         return result | {"refused": why, "says": cannot_say(why), "values": {}, "gains": {}}
     candidate = _candidate(target, model, settings.device)
     logged = logged_turns(candidate, batch, settings.compute.micro_batch_tokens, settings.device)
+    keep([scored.inference_id for scored in batch], logged, target.layout.root)
     return result | figures(off_policy(logged))
 
 
@@ -90,7 +92,3 @@ def figures(result: OffPolicy) -> dict[str, Any]:
         "values": {name: interval(estimate) for name, estimate in result.values.items()},
         "gains": {name: interval(estimate) for name, estimate in result.gains.items()},
     }
-
-
-def interval(estimate: Estimate) -> dict[str, float]:
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}

@@ -3,10 +3,9 @@
 Every candidate is judged on the same turns, so that they can be compared in pairs. Nothing is drawn by chance: the same
 past and the same candidates give the same report."""
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -19,15 +18,17 @@ from rich.table import Table
 from core.errors import ConfigError
 from core.store import open_sqlite
 from learner.batches.backlog import Bounds, refusal
-from learner.off_policy.estimators import Paired, off_policy, paired
+from learner.off_policy.estimators import off_policy, paired
 from learner.off_policy.log_ratios import logged_turns
 from learner.off_policy.overlap import LoggedTurns
 from learner.sequences.masks import MasksOfTurns
 from learner.sequences.scored import ScoredTurn
 from onward.replays.estimates.candidates import Candidate, candidates_of
-from onward.replays.estimates.held_out import figures, interval, is_held_out
+from onward.replays.estimates.held_out import figures, is_held_out
+from onward.replays.estimates.turns_kept import difference
 from onward.replays.exports.choice import Choice
 from onward.replays.exports.past import Logged, Past
+from onward.replays.exports.reports import report_file
 from onward.replays.history import require_directory
 from onward.replays.provenance import Versions, provenance_of
 from onward.replays.scratch import scratch
@@ -56,10 +57,8 @@ def evaluate(
     require_directory(directory, overrides)
     if holdout is not None and not 0 < holdout <= 1:
         raise ConfigError(f"--holdout {holdout:g}: want a share above 0, and 1 at most")
-    if out is not None and out.exists():
-        raise ConfigError(f"--out {out}: it is there already")
     with (
-        nullcontext() if out is None else _written(out) as write,
+        nullcontext() if out is None else report_file(out) as write,
         closing(open_foundation(directory, overrides)) as source,
         scratch(source.layout.estimated, f"{directory}") as place,
         closing(open_sqlite(place / "store.db")) as store,
@@ -80,22 +79,8 @@ def evaluate(
             **_judged(source, candidates, turns.batch, progress),
         }
         if write is not None:
-            write(json.dumps(report, indent=1) + "\n")
+            write(report, _rows(report))
     return report
-
-
-@contextmanager
-def _written(out: Path) -> Iterator[Callable[[str], object]]:
-    """Open a file for what is computed next; nothing is left of it where that fails. Raises ConfigError."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        file = out.open("x", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--out {out}: {error.strerror}") from error
-    with file, ExitStack() as undo:
-        undo.callback(out.unlink)
-        yield file.write
-        undo.pop_all()
 
 
 @dataclass
@@ -157,15 +142,32 @@ def _judged(
             for each in candidates
         ],
         "paired": [
-            {"one": one, "other": other} | _difference(paired(seen[one], seen[other]))
+            {"one": one, "other": other} | difference(paired(seen[one], seen[other]))
             for other, one in combinations(seen, 2)
         ],
     }
 
 
-def _difference(found: Paired) -> dict[str, Any]:
-    differences = {name: interval(estimate) for name, estimate in found.differences.items()}
-    return {"refused": found.refused, "bends": found.bends, "differences": differences}
+def _rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each candidate's gain over what was earned, and for each pair's difference."""
+    alone = [_row(each["name"], None, each["digest"], each, each["gains"]) for each in report["candidates"]]
+    pairs = [_row(each["one"], each["other"], None, each, each["differences"]) for each in report["paired"]]
+    return alone + pairs
+
+
+def _row(
+    name: str, less: str | None, digest: str | None, told: Mapping[str, Any], estimates: Mapping[str, Any]
+) -> dict[str, Any]:
+    stated = estimates.get("stated", dict.fromkeys(("value", "low", "high")))
+    return {
+        "candidate": name,
+        "less": less,
+        "digest": digest,
+        "gain": stated["value"],
+        "gain_low": stated["low"],
+        "gain_high": stated["high"],
+        "refused": told["refused"],
+    }
 
 
 def show(report: Mapping[str, Any], console: Console) -> None:

@@ -76,7 +76,7 @@ class RowFile:
             table.writerow(self._columns)
             for line in lines:
                 row = msgspec.json.decode(line)
-                table.writerow([_cell(row[name]) for name in self._columns])
+                table.writerow([cell(row[name]) for name in self._columns])
 
     def _write_parquet(self, provenance: dict[str, Any]) -> None:
         schema, times = schema_of(self._columns, self._members), times_in(self._columns)
@@ -93,7 +93,8 @@ class RowFile:
             writer.add_key_value_metadata({_PROVENANCE: json.dumps(provenance)})
 
 
-def _cell(value: object) -> object:
+def cell(value: object) -> object:
+    """Return a value as it stands in a table, where nothing is taken for a formula."""
     if isinstance(value, str):
         return _MARK + value if value.startswith((*_FORMULAS, _MARK)) else value
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value

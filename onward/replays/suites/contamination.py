@@ -1,5 +1,6 @@
 """`onward evals check`: what of a service's past, of corpora and of tasks for agents tells the cases of suites."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -16,8 +17,11 @@ from core.codec import plain
 from core.errors import ConfigError
 from core.events import Completion, Topic
 from core.ports import Blobs
-from environments.errors import TaskError
-from environments.tasks.harbor.folder import read_tasks
+from environments.errors import EnvironmentFault
+from environments.tasks.adapters.verifiers_settings import environment_tasks, stands_for_environment, wanted_of
+from environments.tasks.harbor.folder import HarborTask, read_tasks
+from environments.tasks.sources import questions_in, stands_for_questions
+from environments.tasks.task import Task
 from learner.midtraining.corpus import texts_of
 from learner.midtraining.corpus_files import files_of, read_documents
 from learner.sequences.resemblance import CaseName, answers_of
@@ -25,11 +29,10 @@ from learner.versions import manifest
 from onward.replays.history import open_history, period, require_directory, watched
 from onward.replays.provenance import Versions, provenance_of
 from onward.wiring.foundation import Foundation, open_foundation
-from onward.wiring.suites.kept_out import ToldCases, load_suites, texts_below
+from onward.wiring.suites.kept_out import ToldCases, load_suites, said_by
 from serving.evals.cases import Suite
 
 _SHOWN = 5  # places of a case, in a table for people
-_FOLDERS_OF_OTHERS = ("reasoning-gym.toml", "verifiers.toml")
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,9 @@ class Place:
 class Contamination:
     """What was found, and how much was looked at.
 
-    `never_learned`: turns that nothing may learn from, `tokens_alone`: documents without words, and `other_tasks`:
-    folders that are in no format that can be read without running something. These were not looked at. `origin`: where
-    the turns come from, if any were to be looked at."""
+    `never_learned`: turns that nothing may learn from, `tokens_alone`: documents without words, and folders of the
+    directory's own tasks that cannot be loaded here. These were not looked at. `origin`: where the turns come from, if
+    any were to be looked at."""
 
     suites: Mapping[str, Suite]
     places: list[Place] = field(default_factory=list)
@@ -75,11 +78,14 @@ class Contamination:
 
 @dataclass(frozen=True)
 class Sources:
-    """What is compared with the suites. The tasks of the directory's own rollouts are, too."""
+    """What is compared with the suites. The tasks of the directory's own rollouts are, too.
+
+    `kept`: the folder of the interpreters in which environments of `verifiers` are loaded."""
 
     directory: Path | None
     corpora: Sequence[Path] = ()
     tasks: Sequence[Path] = ()
+    kept: Path = Path("build/environments")
     begin: str | None = None
     end: str | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
@@ -92,12 +98,21 @@ def check_suites(suites: Sequence[Path], sources: Sources) -> Contamination:
     if sources.directory is None and (sources.begin or sources.end or sources.overrides):
         raise ConfigError("--from, --to and --set are of --sessions DIR, which is not given")
     found = Contamination(load_suites(suites))
-    cases, folders = ToldCases(found.suites), list(sources.tasks)
+    cases, own = ToldCases(found.suites), list[Path]()
     if sources.directory is not None:
-        folders += _look_at_turns(sources.directory, sources, cases, found)
+        own = _look_at_turns(sources.directory, sources, cases, found)
     for corpus in sources.corpora:
         _look_at_documents(corpus, cases, found)
-    _look_at_tasks(folders, cases, found)
+    for folder in sources.tasks:
+        try:
+            _look_at_tasks(folder, sources.kept, cases, found)
+        except EnvironmentFault as error:
+            raise ConfigError(f"--tasks: {error}") from error
+    for folder in own:
+        try:
+            _look_at_tasks(folder, sources.kept, cases, found)
+        except EnvironmentFault as error:
+            found.not_looked_at[f"folder of the rollouts' tasks, {folder}: {error}"] += 1
     return found
 
 
@@ -200,19 +215,18 @@ def _asks_in(document: Mapping[str, Any]) -> list[str]:
     return [document["text"]] if "text" in document else asks_of(document["messages"])
 
 
-def _look_at_tasks(folders: Iterable[Path], cases: ToldCases, found: Contamination) -> None:
-    for folder in folders:
-        if any((folder / name).is_file() for name in _FOLDERS_OF_OTHERS):
-            found.not_looked_at["folders of tasks of other libraries, which rollouts look at when they start"] += 1
-            continue
-        try:
-            tasks = read_tasks([folder])
-        except TaskError as error:
-            raise ConfigError(f"--tasks: {error}") from error
-        for task in tasks:
-            found.looked_at["task"] += 1
-            told = cases.told_by([task.instruction], texts_below(task.solution))
-            found.places += _places(told, "task", str(task.folder))
+def _look_at_tasks(folder: Path, kept: Path, cases: ToldCases, found: Contamination) -> None:
+    """Look at the tasks of a folder, of whichever library. Raises EnvironmentFault where they cannot be loaded."""
+    for task in _tasks_in(folder, kept):
+        found.looked_at["task"] += 1
+        where = task.name if task.folder is None else str(task.folder)
+        found.places += _places(cases.told_by(*said_by(task)), "task", where)
+
+
+def _tasks_in(folder: Path, kept: Path) -> Sequence[Task | HarborTask]:
+    if stands_for_environment(folder):
+        return asyncio.run(environment_tasks(wanted_of(folder), kept))
+    return questions_in(folder) if stands_for_questions(folder) else read_tasks([folder])
 
 
 def _places(told: Mapping[CaseName, str], kind: str, where: str) -> list[Place]:

@@ -21,12 +21,13 @@ from learner.sequences.resemblance import Solutions
 from onward.replays.exports.choice import Choice
 from onward.replays.exports.conversations import Conversations
 from onward.replays.exports.past import Logged, Past
+from onward.replays.exports.reports import require_folder
 from onward.replays.history import require_directory
 from onward.replays.provenance import Versions, provenance_of
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import open_foundation
 from serving.evals.cases import DRAFTS, REJECTED, Draft, Message, Origin, Reuse, read_drafts, read_suite
-from serving.evals.drafts import put_draft
+from serving.evals.drafts.written import put_draft
 from serving.rendering import load_renderer
 
 _ANSWERS: Final = ("turn", "suggestion")  # purposes of turns whose answers users see
@@ -74,6 +75,7 @@ def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, s
     """Draft cases of the directory's sessions into a suite, which may be new. Raises ConfigError.
 
     The same sessions give the same drafts: what is a draft, was rejected or is a case is not drafted again."""
+    require_folder(suite, "a suite of cases")
     require_directory(directory, overrides)
     known, drafts = _Known(suite), _Drafts(suite, wanted.most)
     suite.mkdir(parents=True, exist_ok=True)

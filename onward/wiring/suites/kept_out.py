@@ -7,6 +7,9 @@ from pathlib import Path
 
 from core.errors import ConfigError
 from core.settings import LearnerSettings
+from environments.tasks.adapters.reasoning import question_and_answer
+from environments.tasks.harbor.folder import HarborTask
+from environments.tasks.task import Task
 from learner.sequences.resemblance import CaseName, KeptOut, Solutions, SuiteSolutions
 from serving.evals.cases import Suite, read_suite
 
@@ -107,6 +110,14 @@ class ToldCases:
         Each of `asks` is compared by itself."""
         prompts = dict.fromkeys((case for text in asks for case in self._asked.all_resembled_by(text)), "prompt")
         return prompts | {case: "solution" for text in answers for case in self._solved.cases_told_by(text)}
+
+
+def said_by(task: Task | HarborTask) -> tuple[list[str], Iterable[str]]:
+    """Return what a task asks, and the texts that solve it; of an environment of `verifiers` it has none."""
+    if isinstance(task, Task) and task.answer is not None:
+        question, answer = question_and_answer(task.answer)
+        return [question], [answer]
+    return [task.instruction], texts_below(task.solution)
 
 
 def texts_below(folder: Path | None) -> Iterator[str]:

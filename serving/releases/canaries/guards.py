@@ -128,6 +128,11 @@ def _by_workload(turns: Iterable[ServedTurn]) -> dict[str, Turns]:
     return found
 
 
+def least_users(everybody: int) -> int:
+    """Return how many effective users it takes, of so many who are there."""
+    return min(LEAST_USERS, max(2, everybody // 4))
+
+
 def most_of_one(turns: Collection[int]) -> int:
     """Return how many turns of a user count, by how many each has."""
     return max(_MOST_TURNS, 2 * median_low(turns)) if turns else 0
@@ -150,9 +155,7 @@ def _users(turns: Sequence[ServedTurn]) -> list[str]:
 
 
 def _have_users(mine: Sequence[str], theirs: Sequence[str]) -> bool:
-    everybody = len({*mine, *theirs})
-    least = min(LEAST_USERS, max(2, everybody // 4))
-    return min(effective_units(mine), effective_units(theirs)) >= least
+    return min(effective_units(mine), effective_units(theirs)) >= least_users(len({*mine, *theirs}))
 
 
 def _shares(guard: Guard, new: Turns, old: Turns, usual: float, alpha: float) -> str | None:

@@ -2,8 +2,9 @@
 
 import itertools
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from api_harness import MODEL, Service, serve, wait_for
 from console_world import policy
 from fastapi import APIRouter
 from fastapi.routing import iter_route_contexts
+from made_drafts import BY, SUMS, board, draft
 from made_events import opening
 from starlette.routing import Mount, Route, WebSocketRoute
 
@@ -25,11 +27,14 @@ from core.events import Reward
 from core.ids import DERIVED, Namespace, OutcomeId, SessionId
 from core.operations.keys import KeyWish, make_key
 from core.settings import ApiSettings
+from serving.evals.drafts.deciding import reject, seen_of
+from serving.evals.drafts.written import put_draft
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "security.md"
 LINE = re.compile(r"^\| `(GET|POST|DELETE) (\S+)` \| (\S.*?) \| (\S.*?) \|$", re.MULTILINE)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 SCOPES = ("", "chat", "feedback", "read", "operate", "audit", "admin")
+NUMBERS = itertools.count()
 KINDS = ("same name", "another", "ada", "bob", "elsewhere")
 
 
@@ -70,6 +75,8 @@ class Made:
     feedback_id: str
     alarm_id: str = "alarm-of-ours"
     key_id: str = ""  # of a key of the store, one for each request
+    name: str = ""  # of a draft, one for each request
+    decision: Mapping[str, Any] = field(default_factory=dict)
 
 
 CALLERS = [Caller(kind, scope) for kind, scope in itertools.product(KINDS, SCOPES)]
@@ -89,7 +96,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     keys.append({"key": REVIEWER, "namespace": "ours", "scopes": ["feedback", "read"]})
     directory = tmp_path_factory.mktemp("access")
     (directory / "index.html").write_text("the documentation")
-    with serve(directory / "service", site=directory, keys=keys) as service:
+    drafts = board(directory / "suite")
+    with serve(directory / "service", site=directory, keys=keys, drafts=drafts) as service:
         yield service
 
 
@@ -186,13 +194,16 @@ def path_of(path: str, turn: Made) -> str:
         "model:path": MODEL,
         "path:path": "",
     }
-    return re.sub(r"\{([^}]+)\}", lambda found: ids[found[1]], path)
+    found = re.sub(r"\{([^}]+)\}", lambda found: ids[found[1]], path)
+    return f"{found}?suite={turn.decision['suite']}" if path == "/v1/drafts/{name}" else found
 
 
 def body_of(path: str, turn: Made) -> dict[str, Any] | None:
     """Return a valid body for the route; a route with another body needs a line here."""
     if path.startswith("/v1/policies/"):
         return {"why": "a test"}
+    if path.startswith("/v1/drafts/"):
+        return dict(turn.decision)
     return {
         "/v1/chat/completions": {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]},
         "/v1/completions": {"model": MODEL, "prompt": "hi"},
@@ -247,10 +258,28 @@ def stored_key(service: Service) -> str:
     return kept.key_id
 
 
+def made_draft(service: Service, path: str, turn: Made) -> Made:
+    """Draft a case of a turn, one of its own for each request, and reject it first where that is to be undone."""
+    shown, name = service.services.drafts, f"draft-{next(NUMBERS)}"
+    assert shown is not None
+    (suite,) = shown.listed("ours").suites
+    shutil.rmtree(suite, ignore_errors=True)  # what others' requests left
+    place = put_draft(
+        Path(suite), draft(name, asked=f"a secret of {turn.by}", namespace="ours", turn=turn.inference_id)
+    )
+    if path.endswith("/undo"):
+        place = reject(Path(suite), name, "no", BY)
+    wishes = {"accept": {"checker": SUMS}, "reject": {"why": "no"}}
+    decision = {"suite": suite, "seen": seen_of(place.read_bytes())} | wishes.get(path.rpartition("/")[2], {})
+    return replace(turn, name=name, decision=decision)
+
+
 def ask(service: Service, method: str, path: str, caller: Caller | None, turn: Made) -> tuple[int, str]:
     """Return (status, text), where 201 counts as 200; a stream is read until it has the newest reward."""
     if "{key_id}" in path:
         turn = replace(turn, key_id=stored_key(service))
+    if path.startswith("/v1/drafts"):
+        turn = made_draft(service, path, turn)
     url, headers = path_of(path, turn), {} if caller is None else bearer(caller.key)
     if path != "/v1/rewards/stream":
         body = body_of(path, turn) if method == "POST" else None

@@ -1,6 +1,8 @@
 """Feedback in batches: each report is answered as it would be alone."""
 
 import asyncio
+import json
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,8 +11,11 @@ import pytest
 from api_harness import Service, wait_for
 from byte_renderer import END, call_ids
 from scripted_policy import Script
+from shown_examples import BATCH, of_test
 
+from api.feedback import batches
 from api.feedback.side_by_side import _AT_ONCE, SLICE, in_slices, side_by_side
+from api.http.decoding import decode_body
 from core.events import Event, Topic
 from core.ports import Position
 
@@ -158,6 +163,21 @@ def test_parts_of_an_answer(service: Service) -> None:
     assert [answers[place]["error"]["param"] for place in (1, 3, 4)] == ["tool_call_id", "target_range", "target_range"]
 
 
+def test_the_batch_of_the_page_is_taken(service: Service) -> None:
+    """That of docs/clients.md, with the ids that it leaves open."""
+    service.policy.scripts.append(Script((*call_ids("edit", {"path": "a"}), END)))
+    tools = [{"type": "function", "function": {"name": "edit", "parameters": {"type": "object"}}}]
+    called, other = service.chat("hi", tools=tools).json(), service.chat("write hello").json()
+    (example,) = of_test(BATCH, "docs/clients.md")
+    *_, url, _, body = shlex.split(example.text)
+    first, second = json.loads(body)["feedback"]
+    first |= {"inference_id": called["id"], "tool_call_id": called["choices"][0]["message"]["tool_calls"][0]["id"]}
+    second |= {"inference_id": other["id"]}
+    second["target_range"]["end"] = len(other["choices"][0]["message"]["content"])
+    answer = service.post(url.removeprefix("localhost:8700"), {"feedback": [first, second]})
+    assert [(each["status"], each["feedback_id"]) for each in answer.json()["data"]] == [(200, "a1"), (200, "a2")]
+
+
 @pytest.mark.parametrize("count", [0, 5])
 def test_a_batch_has_bounds(make_service: Callable[..., Service], count: int) -> None:
     service = make_service(feedback={"batch_items": 4})
@@ -173,3 +193,27 @@ def test_each_counts_against_the_keys_limit(make_service: Callable[..., Service]
     answers = send(service, *[said(inference_id)] * 4)
     assert [each["status"] for each in answers] == [200, 200, 429, 429]
     assert answers[2]["retry"] is True
+
+
+def test_a_small_body_of_tiny_values_is_counted_before_it_is_read(service: Service) -> None:
+    """Thirty thousand reports of one byte are refused without one being made; so are a report's thousand tags."""
+    many = b'{"feedback":[' + b"1," * 30_000 + b"1]}"
+    one = b'{"metric_name":"accepted","tags":{' + b",".join(b'"%d":""' % n for n in range(1000)) + b"}}"
+    for path, content in (("/v1/feedback/batch", many), ("/v1/feedback", one)):
+        assert len(content) < 64 << 10
+        answer = service.http.post(path, content=content, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_many_values"), answer.text
+
+
+def test_others_have_their_turn_while_a_batch_is_read(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[str]()
+
+    def read(decoder: Any, raw: bytes) -> Any:
+        if not seen:
+            asyncio.get_running_loop().call_soon(seen.append, "others")
+        seen.append("a report")
+        return decode_body(decoder, raw)
+
+    monkeypatch.setattr(batches, "decode_body", read)
+    assert {each["status"] for each in send(service, *([{}] * 2 * SLICE))} == {400}
+    assert seen.index("others") == SLICE

@@ -50,3 +50,49 @@ def test_who_brings_many_pieces_of_work_keeps_others_waiting_for_one() -> None:
     seen = asyncio.run(run())
     assert seen.index("his") == 1
     assert [each for each in seen if each != "his"] == [f"hers {number}" for number in range(5)], "in their order"
+
+
+def test_those_who_wait_for_the_same_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many strangers ask, the operator waits for the page that is being made, and for one of theirs."""
+
+    async def run() -> tuple[list[str], list[str]]:
+        made, gate = list[str](), asyncio.Event()
+
+        async def on_thread(work: Callable[[], str]) -> str:
+            await gate.wait()
+            made.append(work())
+            return f"{made[-1]} {len(made)}"
+
+        monkeypatch.setattr(background.asyncio, "to_thread", on_thread)
+        shared = background.Shared()
+
+        def ask(kind: str, times: int) -> list[asyncio.Task[str]]:
+            return [asyncio.create_task(shared.run(kind, lambda: kind)) for _ in range(times)]
+
+        asked = ask("stranger", 1)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # its page is being made
+        asked += [*ask("stranger", 500), *ask("operator", 2), *ask("stranger", 500)]
+        await asyncio.sleep(0)
+        asked.pop(1).cancel()  # the first that waits goes: the others get their page all the same
+        await asyncio.sleep(0)
+        gate.set()
+        answers = await asyncio.gather(*asked)
+        return made, [answers[0], *sorted(set(answers[1:])), await shared.run("stranger", lambda: "stranger")]
+
+    made, answers = asyncio.run(run())
+    assert made == ["stranger", "stranger", "operator", "stranger"]
+    assert answers == ["stranger 1", "operator 3", "stranger 2", "stranger 4"], "none is of before it was asked for"
+
+
+def test_an_error_is_everybodys_who_waits_for_it() -> None:
+    async def run() -> list[Any]:
+        shared = background.Shared()
+
+        def fail() -> str:
+            raise ValueError("no page")
+
+        failed = await asyncio.gather(*(shared.run("it", fail) for _ in range(3)), return_exceptions=True)
+        return [*map(repr, failed), await shared.run("it", lambda: "a page")]
+
+    assert asyncio.run(run()) == ["ValueError('no page')"] * 3 + ["a page"]

@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 from api_harness import MODEL, WAIT_S, Service, serve, wait_for
-from scripted_policy import ScriptedPolicy
+from scripted_policy import ScriptedPolicy, says
 
 from api.access import plain
 from api.http.body_shape import count_values
@@ -403,3 +403,29 @@ def test_what_was_read_is_gone_whoever_still_has_it() -> None:
     assert bodies.held == 0
     with pytest.raises(ValueError, match="released"):
         bytes(kept)
+
+
+def test_what_waits_for_answers_is_bounded_by_bytes(tmp_path: Path) -> None:
+    """One user's large requests are turned away, others' are answered; and all of them beyond the bound of all."""
+    bodies = {"max_bytes": 4000, "under_way_user_bytes": 4000, "under_way_bytes": 6000}
+    with serve(tmp_path, bodies=bodies) as service:
+        gate = threading.Event()
+
+        def ask(user: str | None, size: int, **fields: Any) -> tuple[int, str]:
+            body = {"model": MODEL, "messages": [{"role": "user", "content": "x" * size}], **fields}
+            answer = service.http.post("/v1/chat/completions", json=body | ({} if user is None else {"user": user}))
+            assert (answer.status_code == 503) == ("retry-after" in answer.headers)
+            return answer.status_code, "" if answer.status_code == 200 else answer.json()["error"]["message"]
+
+        service.policy.scripts.extend(says("hello", gate=gate) for _ in range(3))
+        with ThreadPoolExecutor() as pool:
+            running = [pool.submit(ask, user, 400) for user in ("she", "she", None)]
+            wait_for(lambda: service.policy.running == 3)
+            of_user, of_all = ask("she", 400), ask("he", 400)
+            small = ask("he", 10)
+            gate.set()
+            assert [each.result()[0] for each in running] == [200, 200, 200]
+        assert (of_user[0], of_all[0], small[0]) == (503, 503, 200)
+        assert "this user's requests" in of_user[1]
+        assert "too much waits" in of_all[1]
+        assert [ask(user, 400, n=2)[0] for user in ("she", "he", None)] == [200] * 3, "what was answered counts no more"

@@ -16,7 +16,7 @@ from core.ids import SessionId
 
 __all__ = ["chromium", "open_page", "world"]  # fixtures
 
-VIEWS = ("overview", "rewards", "curves", "releases", "alarms", "health", "sessions", "clients")
+VIEWS = ("overview", "rewards", "curves", "releases", "alarms", "health", "sessions", "clients", "drafts")
 WIDTHS = (400, 1600)
 FIRST, SECOND = "session-00003", "session-00004"
 
@@ -45,6 +45,7 @@ def test_every_view_fits_its_window(open_page: OpenPage, width: int) -> None:
         "health": "#serving .card",
         "sessions": "#session-list .row",
         "clients": "#client-rows td + td",
+        "drafts": "#draft-list li",
     }
     for number, view in enumerate(VIEWS, 1):
         page.keyboard.press(str(number))

@@ -5,12 +5,15 @@ from datetime import timedelta
 from pathlib import Path
 
 from api_harness import Service, serve
-from console_pages import ADMIN, READER, START, OpenPage, chromium, give, open_page, world
+from console_pages import ADMIN, KEYS, READER, START, OpenPage, chromium, give, open_page, world
 from console_world import SCRIPT, VERSIONS, policy, put_rewarded, some_good
+from made_drafts import BY, SUMS, board, draft
 from made_events import opening
 from playwright.sync_api import expect
 
 from core.ids import base_ref
+from serving.evals.cases import load_suite, read_suite
+from serving.evals.drafts.deciding import reject
 
 __all__ = ["chromium", "open_page", "world"]  # fixtures
 
@@ -172,3 +175,51 @@ def test_alarms_are_told_and_acknowledged(open_page: OpenPage, world: Service) -
     with world.store.look() as view:
         (known,) = view.alarms.that_are_open()
     assert (known.state, known.note) == ("acknowledged", "a new prompt")
+
+
+def test_drafts_are_looked_at_decided_and_taken_back_and_whoever_is_late_is_refused(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
+    suite = tmp_path / "suite"
+    drafts = draft(asked=f"Add them. {SCRIPT}", namespace="default"), draft("other", namespace="default")
+    with serve(tmp_path / "service", keys=KEYS, drafts=board(suite, *drafts)) as service:
+        page = open_page("#drafts", of=service)
+        expect(page.locator("#drafts-counted")).to_have_text("2 wait, 0 are decided")
+        page.locator("#draft-list .row", has_text="mined-1").click()
+        shown = page.locator("#draft")
+        expect(shown.locator(".message")).to_have_text(["Be brief.", f"Add them. {SCRIPT}", drafts[0].solution])
+        expect(shown).to_contain_text("only forevaluation")
+        shown.locator("#checker").fill('{ kind = "exact", text = "5" }')
+        page.keyboard.press("9")  # is typed, and leads nowhere
+        shown.locator("#checker").fill('{ kind = "exact", text = "5" }')
+        shown.locator("button", has_text="accept").click()
+        page.locator("#admin-key").fill(ADMIN)
+        page.locator("#order-do").click()
+        expect(page.locator("#order-problem")).to_have_text("checker: the solution of mined-1 is wrong by it")
+        page.keyboard.press("Escape")
+        shown.locator("#checker").fill(SUMS)
+        shown.locator("button", has_text="accept").click()
+        page.keyboard.press("Enter")  # the key is remembered
+        expect(shown).to_contain_text(f": {SUMS}, group all")
+        (case,) = load_suite(suite).cases
+        assert case.name == "mined-1"
+        shown.locator("button", has_text="undo").click()
+        page.keyboard.press("Enter")
+        expect(shown.locator("#checker")).to_be_visible()
+        assert {each.name for each in read_suite(suite).drafts.values()} == {"mined-1", "other"}
+        page.keyboard.press("Escape")
+        page.locator("#draft-list .row", has_text="other").click()
+        expect(shown.locator("h2")).to_contain_text("other")
+        reject(suite, "other", "it names a customer", BY)  # somebody else, meanwhile
+        shown.locator("button", has_text="reject").click()
+        page.locator("#why").fill("too easy")
+        page.keyboard.press("Enter")
+        expect(page.locator("#order-problem")).to_contain_text("shell:ada at 2026-01-03 00:00:00, because: it names a")
+        page.keyboard.press("Escape")
+        page.keyboard.press("Escape")
+        expect(page.locator("#drafts-counted")).to_have_text("1 wait, 1 are decided")
+        page.locator("#decided-list button", has_text="undo").click()
+        page.keyboard.press("Enter")
+        expect(page.locator("#drafts-counted")).to_have_text("2 wait, 0 are decided")
+        assert page.locator("main img, main script").count() == 0
+        page.close()

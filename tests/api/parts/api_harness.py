@@ -31,7 +31,7 @@ from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Completion, Event, Outcome, Topic
 from core.ids import InferenceId
 from core.operations.fleet import LIVE, Assignment, Order
-from core.ports import Clock, LiveState, Policy, Position, Renderer
+from core.ports import Clock, Drafts, LiveState, Policy, Position, Renderer
 from core.records.audit_head import HeadFile
 from core.reward_spec import RewardSpec
 from core.settings import (
@@ -322,10 +322,12 @@ def serve(
     privacy: PrivacySettings | None = None,
     opened: SqlStore | None = None,
     quotas: QuotaSettings | None = None,
+    drafts: Drafts | None = None,
     **settings: Any,
 ) -> Iterator[Service]:
     parts: dict[str, Any] = {"reader": reader, "site": site, "policy": policy, "port": port}
     parts |= {"spec": spec, "clock": clock, "audit": audit, "privacy": privacy, "opened": opened, "quotas": quotas}
+    parts["drafts"] = drafts
     with serve_replicas(directory, 1, renderer, **parts, **settings) as (service,):
         yield service
 
@@ -346,6 +348,7 @@ def serve_replicas(
     privacy: PrivacySettings | None = None,
     opened: SqlStore | None = None,
     quotas: QuotaSettings | None = None,
+    drafts: Drafts | None = None,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Serve applications that share log and store and, unless each is given one, the live state.
@@ -381,6 +384,7 @@ def serve_replicas(
             audit=audit or AuditSettings(),
             privacy=privacy or PrivacySettings(),
             quotas=quotas or QuotaSettings(),
+            drafts=drafts,
             head=HeadFile(directory / "head.json"),
             readers={"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS},
         )

@@ -10,8 +10,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from core.errors import ConfigError
-from core.settings import AdmissionSettings, ApiKey, LearnerSettings, Settings, load_settings
+from core.settings import AdmissionSettings, ApiKey, ApiSettings, LearnerSettings, Settings, load_settings
 from core.settings.names import FORMER, REMOVED, paths, under_their_names
+from core.settings.processes import bounds_of_each
 from onward.commands.options import overrides_of
 
 KEEP_OUT = "ONWARD_LEARNER__ADMISSION__KEEP_OUT"
@@ -250,3 +251,26 @@ def test_hosts_may_finish_what_is_under_way_before_they_are_ended() -> None:
     with pytest.raises(ConfigError, match=r"stages\.end_s is not more than serving\.sglang\.timeouts\.drain_s"):
         load_settings(None, {"ONWARD_SERVING__SGLANG__TIMEOUTS__DRAIN_S": "60"})
     load_settings(None, {"ONWARD_SERVING__SGLANG__TIMEOUTS__DRAIN_S": "60", "ONWARD_STAGES__END_S": "90"})
+
+
+def test_replicas_of_the_api_have_parts_of_what_each_counts_by_itself() -> None:
+    def bounds(api: ApiSettings, processes: int) -> tuple[int, ...]:
+        of_one = bounds_of_each(api, processes)
+        connections, bodies = of_one.connections, of_one.bodies
+        megabytes = [
+            each >> 20 for each in (bodies.in_flight_bytes, bodies.under_way_bytes, bodies.under_way_user_bytes)
+        ]
+        return connections.total, connections.per_address, *megabytes, of_one.low_priority.at_once
+
+    assert bounds(ApiSettings(), 0) == bounds(ApiSettings(), 1) == (4096, 256, 64, 256, 64, 64)
+    assert bounds(ApiSettings(), 2) == (2048, 128, 32, 128, 32, 32)
+    tight = ApiSettings.model_validate(
+        {
+            "connections": {"total": 3, "per_address": 1},
+            "bodies": {"in_flight_bytes": 5 << 20},
+            "low_priority": {"at_once": 1},
+        }
+    )
+    assert bounds(tight, 2) == (1, 1, 4, 128, 32, 1), "each serves somebody, and reads the largest body"
+    assert bounds(ApiSettings.model_validate({"low_priority": {"at_once": 0}}), 2)[-1] == 0, "all are refused"
+    assert bounds_of_each(tight, 2).connections.idle_s == tight.connections.idle_s

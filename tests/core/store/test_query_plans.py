@@ -124,7 +124,7 @@ USES: dict[str, Callable[[Any], object]] = {
     ),
     "curves.worth": lambda view: view.curves.worth(NAMESPACE, 100),
     "curves.first_worth": lambda view: view.curves.first_worth(NAMESPACE, 100, before=NOW),
-    "curves.count_rewarded": lambda view: view.curves.count_rewarded(base_ref(1), 100),
+    "curves.first_rewarded": lambda view: view.curves.first_rewarded(base_ref(1), 100),
     "curves.conduct": lambda view: view.curves.conduct(NAMESPACE, 100),
     "curves.deeds": lambda view: view.curves.deeds(NAMESPACE, 100),
     "curves.oldest_deeds": lambda view: view.curves.oldest_deeds(NAMESPACE, 100),
@@ -203,7 +203,7 @@ IN_ORDER = {
     "audit.append",
     "audit.head",
     "audit.newest",
-    "curves.count_rewarded",
+    "curves.first_rewarded",
     "policies.newest",
     "turns.newest_texts",
 }

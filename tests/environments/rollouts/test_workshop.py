@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from rollouts_world import Watched, plan_of, told_service
-from sandboxed import require_bubblewrap
-from task_folders import base_of, small_base, write_task
+from task_folders import base_of, images, write_task
 
 from environments.errors import TaskError
 from environments.rollouts.journal import Journal
@@ -16,16 +15,9 @@ from environments.rollouts.run import executing, run_rollouts
 from environments.rollouts.workshop import Source, Workshop, task_sets
 from environments.sandboxes.pool import Pool
 
+__all__ = ["images"]  # a fixture
+
 JUDGES = "#!/bin/sh\ntest -f answer && echo 1 >/logs/verifier/reward.txt || echo 0 >/logs/verifier/reward.txt\n"
-
-
-@pytest.fixture
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    require_bubblewrap()
-    folder = tmp_path_factory.mktemp("images")
-    folder.chmod(0o755)
-    small_base(folder)
-    return folder
 
 
 def workshop_of(images: Path, *folders: Path) -> Workshop:

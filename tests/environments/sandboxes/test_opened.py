@@ -1,11 +1,14 @@
 """Bubblewrap's sandboxes at the edges of their lives, and what is whose failure."""
 
+import ast
 import asyncio
 import errno
+import inspect
 from pathlib import Path
 
 import pytest
 from sandboxed import require_bubblewrap, shared_directory
+from shown_examples import SANDBOX, of_test
 
 from environments.errors import InfrastructureFailure
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
@@ -17,6 +20,27 @@ from environments.sandboxes.sandbox import Limits, SandboxSpec
 def sandboxes() -> Bubblewrap:
     require_bubblewrap()
     return Bubblewrap(shared_directory())
+
+
+def test_the_lines_of_the_page_open_one(sandboxes: Bubblewrap, tmp_path: Path) -> None:
+    """Those of docs/environments/sandboxes.md, for a repository with one test."""
+    (tmp_path / "test_one.py").write_text(
+        "import unittest\n\nclass One(unittest.TestCase):\n    def test_it(self): pass\n"
+    )
+    (example,) = of_test(SANDBOX, "docs/environments/sandboxes.md")
+    names = {"directory": shared_directory(), "repository": tmp_path}
+
+    async def work() -> None:
+        running = eval(compile(example.text, example.page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+        assert inspect.iscoroutine(running)
+        try:
+            await running
+        finally:
+            await names["pool"].close()
+
+    asyncio.run(work())
+    result = names["result"]
+    assert (result.exit_code, b"OK" in result.stderr) == (0, True), result
 
 
 def test_what_opens_while_all_are_closed_is_closed_too(sandboxes: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,13 @@ from pathlib import Path
 import pytest
 from kept_images import IMAGES
 from sandboxed import require_bubblewrap
-from task_folders import small_base
+from task_folders import new_images
 
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where images are kept, beside the base of them all. Skips where no sandbox opens, and fails in CI."""
-    require_bubblewrap()
-    folder = tmp_path_factory.mktemp("images")
-    small_base(folder)
-    return folder
+    """Return where images are kept, beside the base of them all."""
+    return new_images(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

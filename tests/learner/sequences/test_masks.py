@@ -14,13 +14,13 @@ from logged_world import MODEL, World, make_reward, make_turn, settle
 from core.events import Completion, Grammar
 from core.grammars import masks as grammar_masks
 from core.grammars import sets
-from core.ids import InferenceId
+from core.ids import InferenceId, UserHash
 from core.settings import LearnerSettings
 from learner.model.policy_model import PolicyModel
 from learner.poison_rewards import try_to_pack
 from learner.sequences import masks as learner_masks
 from learner.sequences.joining import merge
-from learner.sequences.masks import MasksOfTurns
+from learner.sequences.masks import GRAMMAR_BUDGET, MasksOfTurns, RationedMasks
 from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import MicroBatch, micro_batches
 from learner.updates.state import make_state
@@ -140,6 +140,55 @@ def test_a_library_that_makes_other_masks_is_caught(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(grammar_masks.Masks, "next", wider)
     assert masks.refusal(turn) == "other_masks"
+
+
+def test_new_grammars_have_a_share_of_the_learners_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One key that sends another schema with each turn, for users whom it makes up, has a tenth; others have theirs."""
+    now_s, compiled = 1000.0, list[str]()
+    plain = MasksOfTurns.refusal
+
+    def slow(self: MasksOfTurns, turn: Completion) -> str | None:
+        nonlocal now_s
+        if not self.is_ready(turn):
+            compiled.append(turn.key_id or "")
+            now_s += 0.5
+        return plain(self, turn)
+
+    monkeypatch.setattr(MasksOfTurns, "refusal", slow)
+    first = constrained_turns(4)[0]
+    masks = RationedMasks(MasksOfTurns(MODEL), lambda: now_s)
+
+    def said(number: int, user: str | None, key: str) -> str | None:
+        grammar = Grammar(text=f"{GRAMMAR.text}// {number} of {key}\n")
+        sampling = msgspec.structs.replace(first.sampling, grammar=grammar)
+        name = InferenceId(f"{key} {number}")
+        return masks.refusal(
+            msgspec.structs.replace(
+                first, inference_id=name, sampling=sampling, user_id=user and UserHash(user), key_id=key
+            )
+        )
+
+    def flood(users: int, key: str) -> list[str | None]:
+        nonlocal now_s
+        answers = []
+        for number in range(600):
+            answers.append(said(number, f"{key} {number % users}", key))
+            now_s += 0.5
+        return answers
+
+    for users, key, share in ((1, "one", 0.05), (600, "many", 0.1)):
+        began_s = now_s
+        answers = flood(users, key)
+        assert set(answers) == {None, GRAMMAR_BUDGET}
+        saved_s = 60.0 * share + 0.5
+        assert compiled.count(key) * 0.5 <= share * (now_s - began_s) + saved_s
+        assert compiled.count(key) * 0.5 >= share * (now_s - began_s) - 0.5
+        assert said(0, "another", f"beside {key}") is None
+        said(601, f"{key} 0", key)
+        assert said(602, f"{key} {602 % users}", key) == GRAMMAR_BUDGET
+        assert masks.refusal(first) is None
+        known = msgspec.structs.replace(constrained_turns(4)[1], user_id=UserHash(f"{key} 0"), key_id=key)
+        assert masks.refusal(known) is None, "its grammar costs nothing more"
 
 
 @pytest.mark.parametrize("wrong", ["", "!", sets.pack([[1, 2]]), None])

@@ -18,7 +18,7 @@ from onward.commands import client, doctor, rewards
 from onward.commands.eval_commands import review_suite
 from onward.commands.operators import alarms
 from serving.evals.cases import Draft, Message, Origin, Reuse
-from serving.evals.drafts import put_draft
+from serving.evals.drafts.written import put_draft
 
 WORDS = "[/b]x[red]"
 ORIGIN = Origin(

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 from model_configs import TINY, complete
+from shown_examples import OWN_MODEL, commands, of_test
 
 from core.errors import ConfigError
 from core.settings import Settings, load_settings
+from onward.cli import app
 from onward.profiles.init import init, profile_of
 
 
@@ -41,6 +43,20 @@ def test_the_shipped_model_keeps_the_defaults(tmp_path: Path) -> None:
     settings = load_settings(tmp_path / "service" / "onward.toml", {})
     changed = settings.serving.model_copy(update={"model": None, "model_name": Settings().serving.model_name})
     assert settings.model_copy(update={"serving": changed}) == Settings()
+
+
+def test_what_the_page_shows_can_be_done_with_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What docs/your-own-model.md begins with, and the shipped model for one of 16 GB; the last is `make run`'s."""
+    monkeypatch.chdir(tmp_path)
+    made, looked, run = commands(of_test(OWN_MODEL, "docs/your-own-model.md"), {"/models/Qwen3-8B": TINY})
+    app(made[1:], result_action="return_value")
+    assert load_settings(tmp_path / "data" / "onward.toml", {}).serving.model == TINY
+    with pytest.raises(SystemExit) as ended:
+        app(looked[1:], result_action="return_value")
+    assert ended.value.code == 0, capsys.readouterr().out
+    assert run == ["onward", "run", "data"]
 
 
 def test_settings_that_are_there_stay(tmp_path: Path) -> None:

@@ -476,3 +476,6 @@ def test_what_the_page_shows_can_be_done(week: Path, capsys: pytest.CaptureFixtu
             app(command, result_action="return_value")
     assert (week / "trial" / "onward.toml").exists()
     assert (week / "candidate" / "report.json").exists()
+    judged = [pq.read_table(week / name / "held_out.parquet") for name in ("candidate", "other")]
+    assert judged[0]["inference_id"] == judged[1]["inference_id"]
+    assert judged[0]["log_ratio"] != judged[1]["log_ratio"], "they are other candidates, on the same turns"

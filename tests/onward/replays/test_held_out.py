@@ -14,9 +14,11 @@ from core.events import Completion, PolicyVersion, Reward
 from core.ids import UserHash
 from core.settings import ComputeSettings, LearnerSettings
 from learner.model.policy_model import PolicyModel
+from learner.off_policy.estimators import off_policy
 from learner.off_policy.log_ratios import logged_turns
 from learner.sequences.scored import ScoredTurn
-from onward.replays.estimates.held_out import judge
+from onward.replays.estimates.held_out import figures, judge
+from onward.replays.estimates.turns_kept import compare_on, kept
 from onward.wiring.foundation import Foundation, open_offline
 from serving.evals.verdicts import of_users
 
@@ -87,8 +89,16 @@ def test_the_same_users_say_the_same_in_any_order(target: Foundation, held: list
     said = rewards(held, np.where(np.arange(USERS) % 5, 1.0, -0.5))
     found = judge(target, MODEL, said, SETTINGS)
     assert judge(target, MODEL, said, SETTINGS) == found
+    in_order = kept(target.layout.root)
     again = judge(target, MODEL, said[::-1], SETTINGS)
     assert again["gains"]["stated"] == pytest.approx(found["gains"]["stated"], abs=1e-6)
+    backwards = kept(target.layout.root)
+    assert in_order is not None
+    assert backwards is not None
+    assert in_order.ids == tuple(sorted(str(turn.inference_id) for turn in held)), "beside the report, a row each"
+    assert figures(off_policy(in_order.turns))["gains"]["stated"] == pytest.approx(found["gains"]["stated"], abs=1e-6)
+    alike = compare_on(in_order, backwards)
+    assert (alike.refused, alike.differences["stated"].value) == (None, pytest.approx(0.0, abs=1e-6))
 
 
 def test_where_no_turn_can_be_learned_from_they_cannot_say(target: Foundation, held: list[Completion]) -> None:

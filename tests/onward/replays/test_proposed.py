@@ -16,7 +16,7 @@ from onward.replays.propose import propose
 from onward.replays.replay import replay_log
 from onward.wiring.foundation import open_foundation, open_offline
 from serving.evals.cases import Draft, Message, Origin, Reuse
-from serving.evals.drafts import put_draft
+from serving.evals.drafts.written import put_draft
 from serving.evals.gate import Bounds
 from serving.evals.run import Limits
 from serving.releases import ensure_anchor

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from logged_world import MODEL, make_reward, make_turn
+from made_events import policy
+from shown_examples import SUITES, commands, of_test
 from task_folders import write_task
 
 from api.feedback.edits import edits_to
@@ -17,10 +19,15 @@ from core.errors import ConfigError
 from core.events import Completion, Outcome, Reward, Segment, ToolCall, Topic, VersionSpan
 from core.ids import InferenceId, OutcomeId, UserHash, base_ref
 from core.unstored import without_words
+from environments.tasks.adapters import reasoning, verifiers_process
+from environments.tasks.adapters.verifiers_process import Wanted
+from environments.tasks.task import Task
 from learner.sequences.scored import TurnRecord
 from learner.versions import manifest
 from onward.cli import app
+from onward.replays.suites import contamination
 from onward.wiring.foundation import open_foundation
+from onward.wiring.suites.decided import learned_by
 from serving.evals.cases import Draft, load_suite, read_suite
 from serving.rendering import load_renderer
 
@@ -30,6 +37,7 @@ DOUBLE = """def double(numbers):
         result.append(number * 2)
     return result"""
 SAID, KEPT = "def total(xs):\n    return sum(xs)", "def total(xs):\n    return sum(xs) + 1"
+WHEN = datetime(2026, 1, 2, tzinfo=UTC)
 CASE = """
 [[case]]
 name = "{name}"
@@ -195,6 +203,28 @@ def test_a_person_decides_and_what_was_decided_is_not_drafted_again(
         mined(world, tmp_path / "none", capsys, "--most", "0")
 
 
+def test_what_the_page_shows_can_be_done_with_ones_own_sessions(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/evals.md has names of drafts that nobody else has: those of this world take their place."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").symlink_to(world.directory)
+    check, draft = of_test(SUITES, "docs/evals.md")
+    mine, *decide = commands([draft])
+    assert ran(capsys, *mine[1:])[0] == 0
+    names = {each.solution: each.name for each in read_suite(tmp_path / "SUITE").drafts.values()}
+    places = {"mined-0f3a9c51d2e7": names[KEPT], "mined-77b01e4c9a20": names[DOUBLE]}
+    for words in decide:
+        assert ran(capsys, *(places.get(word, word) for word in words[1:]))[0] == 0, words
+    (case,) = load_suite(tmp_path / "SUITE").cases
+    assert (case.name, read_suite(tmp_path / "SUITE").drafts) == (names[KEPT], {})
+    write_task(tmp_path / "tasks" / "one")
+    (tmp_path / "docs.jsonl").write_text(json.dumps({"text": KEPT}) + "\n")
+    ((_, *words),) = commands([check])
+    code, said = ran(capsys, *words)
+    assert (code, "docs.jsonl:1" in said) == (1, True), said
+
+
 def test_who_names_her_sessions_keeps_nobody_elses_from_being_drafted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,8 +242,9 @@ def test_who_names_her_sessions_keeps_nobody_elses_from_being_drafted(
 
 
 def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Tasks of other libraries among them, which stand here for what these make."""
     suite = tmp_path / "suite"
     suite.mkdir()
     cases = [("double", "Something else entirely.", DOUBLE), ("names", "Sort a list of names.", "sorted(names)")]
@@ -224,7 +255,15 @@ def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
     ]
     (suite / "cases.toml").write_text("".join(text))
     with closing(open_foundation(world.directory)) as made:
-        made.blobs.put(manifest.path_of(base_ref(7)), manifest.encode(learned(world.good)))
+        path = manifest.path_of(base_ref(7))
+        made.blobs.put(path, manifest.encode(learned(world.good)))
+        with made.store.work() as work:
+            version = work.policies.allocate(WHEN)
+            work.policies.put(policy(version, policy="base", manifest=path, created_at=WHEN))
+        later, good = WHEN + timedelta(seconds=1), world.good.inference_id
+        tells = learned_by(made)
+        assert (tells(good, WHEN), tells(good, later)) == ("version 1 has learned from it since", None)
+        assert tells(world.bad.inference_id, WHEN) is None
     corpus = tmp_path / "corpus.jsonl"
     said = [{"role": role, "content": text} for role, text in (("user", "Sort a list of names."), ("assistant", "?"))]
     heard = [{"role": "user", "content": each} for each in ("Open a socket, please.", "And listen.")]
@@ -235,7 +274,10 @@ def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
     task = write_task(tmp_path / "tasks" / "one", files=files)
     (tmp_path / "questions").mkdir()
     (tmp_path / "questions" / "reasoning-gym.toml").write_text("")
-    sources = ["--sessions", str(world.directory), "--corpus", str(corpus), "--tasks", str(tmp_path / "tasks")]
+    libraries = stand_in_libraries(tmp_path / "libraries", monkeypatch)
+    given = [str(each) for each in (tmp_path / "tasks", *libraries)]
+    sources = ["--sessions", str(world.directory), "--corpus", str(corpus)]
+    sources += [part for each in given for part in ("--tasks", each)]
     own = f'rollouts.task_sets={{own = {{folders = ["{tmp_path / "questions"}"]}}}}'
     code, found = ran(capsys, "evals", "check", str(suite), *sources, "--set", own, "--json")
     assert is_told(found["provenance"], ["1", "1"])
@@ -248,15 +290,39 @@ def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
         ("names", "prompt", "document", f"{corpus}:4"): None,
         ("sockets", "prompt", "document", f"{corpus}:5"): None,
         ("double", "solution", "task", str(task.resolve())): None,
+        ("double", "solution", "task", "reasoning-gym/numbers/0"): None,
+        ("names", "prompt", "task", "reasoning-gym/numbers/1"): None,
+        ("names", "prompt", "task", "verifiers/sorting/0"): None,
     }
-    assert found["looked_at"] == {"turn": 11, "document": 4, "task": 1}
+    assert found["looked_at"] == {"turn": 11, "document": 4, "task": 4}
     assert sum(found["not_looked_at"].values()) == 4, found["not_looked_at"]
+    assert any("questions/reasoning-gym.toml: dataset: Field required" in each for each in found["not_looked_at"])
     shown = ran(capsys, "evals", "check", str(suite), *sources)[1]
     assert f"{world.good.inference_id}, learned by version 7" in shown
     (tmp_path / "empty.jsonl").write_text('{"text": "nothing"}\n')
     assert ran(capsys, "evals", "check", str(suite), "--corpus", str(tmp_path / "empty.jsonl"))[0] == 0
     with pytest.raises(ConfigError, match="say what the suites are compared with"):
         ran(capsys, "evals", "check", str(suite))
+
+
+def stand_in_libraries(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Write a folder for each library, which makes of it what a case asks or says."""
+    questions = [("Double these numbers: 1 2 3.", DOUBLE), ("Sort a list of names.", "?")]
+    entries = [{"question": question, "answer": answer} for question, answer in questions]
+    monkeypatch.setattr(reasoning, "_dataset", lambda _made_by: entries)
+    monkeypatch.setattr(reasoning, "_library_version", lambda: "0")
+
+    async def loaded(wanted: Wanted, _folder: Path) -> tuple[Task, ...]:
+        told = {"name": "one", "prompt": "Sort a list of names."}
+        return (verifiers_process._task(wanted, 0, told),)
+
+    monkeypatch.setattr(contamination, "environment_tasks", loaded)
+    files = {"numbers/reasoning-gym.toml": 'dataset = "numbers"\nsize = 2\n'}
+    files["sorting/verifiers.toml"] = '[environment.taskset]\nid = "sorting"\n'
+    for name, text in files.items():
+        (place / name).parent.mkdir(parents=True)
+        (place / name).write_text(text)
+    return [place / "numbers", place / "sorting"]
 
 
 def learned(turn: Completion) -> manifest.Manifest:

@@ -20,7 +20,7 @@ from onward.wiring.suites import kept_out
 from onward.wiring.suites.kept_out import WatchedSuites
 from serving.evals import cases
 from serving.evals.cases import Draft, Message, Origin, Reuse
-from serving.evals.drafts import put_draft
+from serving.evals.drafts.written import put_draft
 
 SOLUTION = "def total(xs):\n    result = 0\n    for x in xs:\n        result += x\n    return result"
 ASKS = "Write a Python function that sums what a list holds."

@@ -13,8 +13,7 @@ from api_harness import wait_for
 from byte_renderer import CALL, END, ByteRenderer, call_ids, ids
 from logged_world import MODEL, anchor_probe
 from safetensors.torch import load_file, save_file
-from sandboxed import require_bubblewrap
-from task_folders import base_of, small_base, write_task
+from task_folders import base_of, images, write_task
 
 from core.clock import SystemClock
 from core.errors import EngineUnavailable
@@ -36,6 +35,8 @@ from serving.evals.engine_answers import Talk
 from serving.releases import ensure_anchor
 from serving.releases.cases import CaseGate
 from serving.rendering import load_renderer
+
+__all__ = ["images"]  # a fixture
 
 LIVE, WORSE = base_ref(1), base_ref(2)
 ADD = "def add(one, other):\n    return one - other\n"
@@ -79,15 +80,6 @@ class Versions:
 
     def prompts(self, version: PolicyRef) -> list[tuple[int, ...]]:
         return [request.prompt_token_ids for request in self.requests if request.version == version]
-
-
-@pytest.fixture
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    require_bubblewrap()
-    folder = tmp_path_factory.mktemp("images")
-    folder.chmod(0o755)
-    small_base(folder)
-    return folder
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from release_world import ReleaseWorld
 from stepping import step
 from waiting import wait_for
 
-from core import tracing
+from core import telemetry, tracing
 from core.clock import SystemClock
 from core.errors import StoreUnavailable
 from core.ids import PolicyRef, base_ref
@@ -303,6 +303,21 @@ def test_a_host_that_drains_says_so_and_one_that_closes_is_forgotten(world: Rele
 
 
 # ------------------------------------------------------------------------------------------------ what is said
+
+
+def test_the_seconds_of_a_candidates_probe_are_counted(world: ReleaseWorld) -> None:
+    want(world, 1)
+    world.run()
+    probe, before = world.engine.probe, telemetry.PROBE_SECONDS._value.get()
+
+    def probe_for_long(version: PolicyRef) -> Any:
+        world.clock.advance(0.5)
+        return probe(version)
+
+    world.engine.probe = probe_for_long  # type: ignore[method-assign]
+    want(world, 1, 2)
+    world.run()
+    assert telemetry.PROBE_SECONDS._value.get() - before == pytest.approx(0.5)
 
 
 def test_it_speaks_when_something_changed_and_once_in_a_heartbeat(world: ReleaseWorld) -> None:

@@ -219,6 +219,7 @@ class ScriptedService:
             f"onward_policy_version {float(self.script.versions(len(self.chats)))}",
             'onward_rewards_total{kind="first"} 60.0',
             "onward_engine_busy_seconds_total 0.55",
+            "onward_probe_seconds_total 0.22",
             'onward_feedback_to_served_quantile_seconds{quantile="0.5"} 3.5',
             'onward_feedback_to_served_quantile_seconds{quantile="0.99"} 7.25',
         )

@@ -3,7 +3,9 @@
 import shutil
 from pathlib import Path
 
+import pytest
 import sandbox_kinds
+from sandboxed import require_bubblewrap
 
 from environments.tasks.harbor.folder import HarborTask, read_task
 from environments.tasks.images.bases import Bases
@@ -52,6 +54,21 @@ def small_base(folder: Path) -> None:
     (root / "tmp").chmod(0o1777)
     root.rename(base_of(folder))
     shutil.rmtree(folder / "images")
+
+
+@pytest.fixture
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of a test's own, as `new_images` makes it, in modules that import this."""
+    return new_images(tmp_path_factory)
+
+
+def new_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a folder to keep images in, with a small base for them. Skips where no sandbox opens, and fails in CI."""
+    require_bubblewrap()
+    folder = tmp_path_factory.mktemp("images")
+    folder.chmod(0o755)  # other users' sandboxes stand on it
+    small_base(folder)
+    return folder
 
 
 def base_of(folder: Path) -> Path:

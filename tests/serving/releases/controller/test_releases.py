@@ -73,6 +73,31 @@ def test_the_first_version_serves_until_there_is_enough_to_compare_with(start_wo
     assert world.release() == 4
 
 
+@pytest.mark.parametrize(
+    ("counts", "is_enough"),
+    [
+        ([3], False),
+        ([4], True),  # of one user there is nobody else
+        ([12, 1], False),
+        ([2, 2], True),
+        ([14, 1], False),
+        ([15, 1], True),  # four times as many: who came once holds releases no longer
+        ([9, 1, 1], True),
+    ],
+)
+def test_no_user_alone_is_what_later_versions_are_compared_with(
+    start_world: MakeWorld, counts: list[int], is_enough: bool
+) -> None:
+    world = start_world(settings={"release.first_turns": 4})
+    said = [turn(world, f"user {user}", version=1) for user, count in enumerate(counts) for _ in range(count)]
+    with world.store.work() as work:
+        work.turns.put(said)
+        work.rewards.put([(0, reward(world, each, 1.0)) for each in said])
+    world.publish()
+    world.run()
+    assert world.live == (2 if is_enough else 1)
+
+
 def test_an_order_does_not_wait_for_the_first_version(start_world: MakeWorld) -> None:
     world = start_world(settings={"release.first_turns": 3})
     world.publish()
@@ -118,11 +143,14 @@ def test_swaps_keep_their_distance(start_world: MakeWorld) -> None:
         world.run()
         assert world.check_one_lives() == 2
     assert world.engine.loads == [2], "it is not known yet which of them will serve"
+    assert world.controller.tick() == pytest.approx(0.1), "when the newest may be verified"
     world.clock.advance(0.2)
     world.run()
     assert world.engine.loads == [2, 5], "verified ahead, since only the swap is spaced"
     assert world.check_one_lives() == 2
-    world.clock.advance(0.4)
+    world.clock.advance(0.3)
+    assert world.controller.tick() == pytest.approx(0.1), "when it may serve"
+    world.clock.advance(0.1)
     world.run()
     assert world.states() == {1: "retired", 2: "retired", 3: "superseded", 4: "superseded", 5: "live"}
 
