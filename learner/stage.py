@@ -101,7 +101,8 @@ class Learner(Stage):
             self._publisher = Publisher(group, store, log, weights, blobs, directory)
             self._remaking = Remaking(self._past, self._reliving, self._publisher, store, clock)
             self._checkpointing = Checkpointing(checkpoints, group, self._lineage, settings.checkpoints)
-            self._bounds = Bounds(tokenizer_digest, group.context_length, group.vocabulary, RationedMasks(self._masks))
+            masks = RationedMasks(self._masks, clock.monotonic)
+            self._bounds = Bounds(tokenizer_digest, group.context_length, group.vocabulary, masks)
             self._offsets = {source: self._reader.position(source) for source in self._reader.assignment()}
             self._resume()
             self._is_whole = True
@@ -215,8 +216,7 @@ class Learner(Stage):
         refused = False
         for reward in chosen:
             leave_out = partial(self._leave_out, reward, found[reward.inference_id])
-            failure = attempt(leave_out, self._record_attempts)
-            if failure is not None:
+            if (failure := attempt(leave_out, self._record_attempts)) is not None:
                 self._set_aside(reward, failure)
             refused = refused or reward.inference_id not in self._backlog.pending
         return refused

@@ -7,7 +7,6 @@ Legend: N output tokens of a turn or a micro-batch, M distinct sets, P words of 
 
 import math
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -126,9 +125,10 @@ class RationedMasks:
     """The same for a learner, whose time for compiling new grammars is rationed, by user and by key.
 
     Else whoever sends another schema with each turn has half of it. A user who sends few is not kept waiting by others
-    of the same key unless these have used the key's share up. Not thread-safe."""
+    of the same key unless these have used the key's share up. Where time is the log's (`now_s`), as in a replay, what
+    is compiled takes none of it: the same past trains the same turns on a slow machine, too. Not thread-safe."""
 
-    def __init__(self, masks: MasksOfTurns, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, masks: MasksOfTurns, now_s: Callable[[], float]) -> None:
         self._masks, self._now_s = masks, now_s
         self._paid_until_s: OrderedDict[tuple[str, str, str], float] = OrderedDict()
         """Until when the share of each has been used up, if it had saved nothing."""
