@@ -225,7 +225,8 @@ class Learner(Stage):
         """Remove the turn unless it may train. Raises what a batch with it would make an update raise."""
         scored = self._backlog.scored(reward, turn)
         is_void = reward.void and not scored.is_correction  # else what it taught is taken back
-        why = "void" if is_void else refusal(turn, reward, self._bounds) or self._eval_suites.refusal(scored)
+        bounds = self._bounds.of_a_correction() if scored.is_correction else self._bounds
+        why = "void" if is_void else refusal(turn, reward, bounds) or self._eval_suites.refusal(scored)
         if why is None:
             try_to_pack(scored, self._masks)
         else:
@@ -351,8 +352,7 @@ class Learner(Stage):
             self._checkpointing.hasten()
 
     def _move_anchor(self) -> None:
-        version = self._lineage.due_anchor(self._settings.objective.kl.anchor_versions)
-        if version is not None:
+        if (version := self._lineage.due_anchor(self._settings.objective.kl.anchor_versions)) is not None:
             self._reliving.hold_to(version)
             self._lineage.anchor = version
             logger.info("the KL term holds to version %s from now on", version)

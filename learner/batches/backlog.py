@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -152,6 +152,10 @@ class Bounds:
     context_length: int | None = None
     vocabulary: int | None = None
     masks: MasksOfTurns | RationedMasks | None = None
+
+    def of_a_correction(self) -> "Bounds":
+        """Return them without the ration of time: else what it taught might stay, since nobody compiles its grammar."""
+        return replace(self, masks=self.masks.of_all) if isinstance(self.masks, RationedMasks) else self
 
 
 def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str | None:

@@ -129,18 +129,18 @@ class RationedMasks:
     is compiled takes none of it: the same past trains the same turns on a slow machine, too. Not thread-safe."""
 
     def __init__(self, masks: MasksOfTurns, now_s: Callable[[], float]) -> None:
-        self._masks, self._now_s = masks, now_s
+        self.of_all, self._now_s = masks, now_s
         self._paid_until_s: OrderedDict[tuple[str, str, str], float] = OrderedDict()
         """Until when the share of each has been used up, if it had saved nothing."""
 
     def refusal(self, turn: Completion) -> str | None:
         """Return as `MasksOfTurns.refusal`; or `grammar_budget`, where its user or its key has no time left."""
-        if self._masks.is_ready(turn):
-            return self._masks.refusal(turn)
+        if self.of_all.is_ready(turn):
+            return self.of_all.refusal(turn)
         began_s, owners = self._now_s(), _owners(turn)
         if any(self._paid_until_s.get(owner, began_s) > began_s for owner in owners):
             return GRAMMAR_BUDGET
-        why = self._masks.refusal(turn)
+        why = self.of_all.refusal(turn)
         ended_s = self._now_s()
         for owner in owners:
             paid_s = max(self._paid_until_s.pop(owner, -math.inf), began_s - _SAVED_S)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -135,14 +135,12 @@ def _folders(suite: Path) -> Iterator[tuple[Kind, Path]]:
 def _files(folder: Path) -> list[tuple[Path, tuple[int, int]]]:
     """Return a folder's files of TOML by name, with what shows a change; none where it is not there."""
     found = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".toml"):
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".toml"):
+                with suppress(FileNotFoundError):  # somebody decides on this one in this moment: the others are there
                     stat = entry.stat()
                     found.append((Path(entry.path), (stat.st_mtime_ns, stat.st_size)))
-    except FileNotFoundError:  # the folder, or a file on which somebody decides in this moment
-        return sorted(found)
     return sorted(found)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from changed_settings import changed
 from constrained_world import GRAMMAR, SCHEMA, constrained_turns
-from logged_world import MODEL, World, make_reward, make_turn, settle
+from logged_world import MODEL, World, make_reward, make_turn, manifests, settle
 
 from core.events import Completion, Grammar
 from core.grammars import masks as grammar_masks
@@ -269,4 +269,23 @@ def test_the_learner_counts_what_it_leaves_out(
     assert learner.left_out == {"other_masks": 2, "other_grammar_library": 1}
     assert learner.newest is not None
     assert learner.newest.version > 1
+    learner.close()
+
+
+def test_what_a_turn_taught_is_taken_back_whatever_its_grammar_costs(
+    make_world: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever has used the time of a key up would keep others' corrections, and an operator's, from the model."""
+    world = make_world("a")
+    learner = world.learner()
+    *turns, another = constrained_turns(9)
+    world.tell(*[(turn, make_reward(turn, 1.0 if number % 2 else -0.5)) for number, turn in enumerate(turns)])
+    settle(learner)
+    monkeypatch.setattr(RationedMasks, "refusal", lambda _masks, _turn: GRAMMAR_BUDGET)
+    changes = [(turn, make_reward(turn, -1.0, revision=1)) for turn in turns]
+    world.tell((another, make_reward(another, 1.0)), *changes)
+    settle(learner)
+    assert learner.left_out == {GRAMMAR_BUDGET: 1}
+    corrected = [record for made in manifests(world) for record in made.turns if record.applied_revision is not None]
+    assert {record.inference_id for record in corrected} == {turn.inference_id for turn in turns}
     learner.close()

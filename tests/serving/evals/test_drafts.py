@@ -196,7 +196,12 @@ def wait_until_blocked(folder: Path) -> None:
 def test_a_board_lists_what_can_be_read_and_names_the_rest(tmp_path: Path) -> None:
     later = SOURCE.received_at.replace(year=2027)
     told = draft("later", received_at=later, asked="\n\nOne line.\nTwo.")
-    shown = board(tmp_path, draft(), told, draft("theirs", namespace="b"))
+    vanished = [tmp_path / "drafts" / f"gone-{number}.toml" for number in range(10)]
+    vanished[0].parent.mkdir()
+    for number, path in enumerate(vanished):
+        path.symlink_to("nowhere")  # as a file is on which somebody decides while the folder is listed
+        if number == 5:
+            shown = board(tmp_path, draft(), told, draft("theirs", namespace="b"))
     (tmp_path / "drafts" / "broken.toml").write_text("[draft")
     with (tmp_path / "drafts" / "long.toml").open("wb") as file:
         file.truncate(MOST_BYTES + 1)
@@ -207,6 +212,8 @@ def test_a_board_lists_what_can_be_read_and_names_the_rest(tmp_path: Path) -> No
     assert "long.toml: it has more than 4 MiB" in long
     (tmp_path / "drafts" / "broken.toml").unlink()
     (tmp_path / "drafts" / "long.toml").unlink()
+    for path in vanished:
+        path.unlink()
     accept(tmp_path, "mined-1", SUMS, BY)
     reject(tmp_path, "later", "no", Review(by="eve", at=later))
     (tmp_path / "by-hand.toml").write_text('[[case]]\nname = "x"\nprompt = "[case.review]"\nchecker = ' + SUMS)
