@@ -150,6 +150,11 @@ class OutcomeSpec(Part):
         return (0.0, 1.0) if value is False else (value - self.neutral, 0.0)
 
     @property
+    def of_silence(self) -> float | None:
+        """The reward that is added when the wait is over and nobody said anything; None: the outcome adds nothing."""
+        return self.default_reward if self.default is None else self.worth(*self.amounts(self.default))
+
+    @property
     def reach(self) -> tuple[float, float]:
         """The least and the most that it adds to a reward; 0 is what it adds where nobody says it."""
         added = [0.0, self.default_reward or 0.0]

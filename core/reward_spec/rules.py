@@ -45,6 +45,12 @@ class Rules(Part):
         """Return how long each outcome is waited for, in seconds, the longest first."""
         return tuple(sorted(((outcome.wait_s, name) for name, outcome in self.outcomes.items()), reverse=True))
 
+    @cached_property
+    def defaults(self) -> tuple[tuple[str, float], ...]:
+        """Return what the silence about each outcome adds, by name in alphabetical order, where it adds anything."""
+        silent = ((name, outcome.of_silence) for name, outcome in sorted(self.outcomes.items()))
+        return tuple((name, added) for name, added in silent if added is not None)
+
     @model_validator(mode="after")
     def _consistent(self) -> "Rules":
         if self.clip[0] >= self.clip[1]:

@@ -29,6 +29,10 @@ def standing(outcomes: Iterable[Outcome]) -> list[Standing]:
     withdraws it: who was told that it is withdrawn has no part of it count, whatever came at the same moment. What a
     withdrawal supersedes is gone, also when it arrives after its withdrawal."""
     by_id = {outcome.outcome_id: outcome for outcome in outcomes}
+    if len(by_id) == 1:  # as it is of most turns
+        (only,) = by_id.values()
+        stands = not (only.withdrawn or only.supersedes == only.outcome_id)
+        return [Standing(only, only.received_at, only.observed_at)] if stands else []
     superseded = {outcome.supersedes for outcome in by_id.values()}
     latest: dict[OutcomeId, Outcome] = {}
     roots: dict[OutcomeId, OutcomeId] = {}

@@ -15,7 +15,7 @@ import msgspec
 from core.events import Credit, Hint, Outcome, TextEdit
 from core.ids import OutcomeId, UserHash
 from core.operations.ledger import Heard, Turn
-from core.reward_spec import OutcomeSpec, RewardSpec, Rules
+from core.reward_spec import RewardSpec, Rules
 from scoring.rewards.amendments import Standing
 from scoring.rewards.conduct import effort_of, penalties_of
 from scoring.rewards.contradictions import contradicting, outweighed
@@ -235,15 +235,7 @@ def _defaults(turn: Turn, heard: Mapping[str, object], spec: Rules, seen_at: dat
             return {}
         threshold = spec.suggestion.show_threshold
         return {"ignored": spec.suggestion.ignored_reward if threshold is None else -threshold}
-    return {
-        name: added
-        for name, awaited in sorted(spec.outcomes.items())
-        if name not in heard and (added := _by_default(awaited)) is not None
-    }
-
-
-def _by_default(spec: OutcomeSpec) -> float | None:
-    return spec.default_reward if spec.default is None else spec.worth(*spec.amounts(spec.default))
+    return {name: added for name, added in spec.defaults if name not in heard}
 
 
 def _why(

@@ -104,6 +104,8 @@ class Session(msgspec.Struct, kw_only=True):
 
     def standing_of(self, subject: Subject) -> list[Standing]:
         """Return the outcomes on a subject that stand, in the order of `since`."""
+        if subject not in self._said:
+            return []
         if subject not in self._standing:
             self._standing[subject] = [
                 entry for entry in standing(self.chained(subject)) if entry.outcome.inference_id == subject
