@@ -13,7 +13,7 @@ from core.ids import BASE, InferenceId, Namespace, SessionId, UserHash
 from core.store.database import tables
 from core.store.database.repository import Repository
 from core.store.database.statements import insert_new
-from core.store.newest.taking_turns import taking_turns
+from core.store.newest.taking_turns import taking_turns, without_a_majority
 
 _encode = codec.encoder().encode
 _decode_turn = codec.decoder(Completion).decode
@@ -95,15 +95,16 @@ class TurnsReader(Repository):
         """Return the newest prompts with their answers, as token ids, of finished turns that may be learned from.
 
         Only the newest turns of all are looked at; namespaces take turns, and in each its users (or sessions), so that
-        who is busy does not hide the rest."""
+        who is busy does not hide the rest. Of one there are no more than of all others together."""
         turns = tables.turns.c
         columns = turns.inference_id, turns.namespace, turns.user_id, turns.session_id, turns.learn, turns.finish_reason
         newest = select(*columns).order_by(turns.inference_id.desc()).limit(_NEWEST)  # an id begins with the time
         rows = [row for row in self._connection.execute(newest) if row.learn and row.finish_reason in _FINISHED]
-        ids = taking_turns((row.namespace, row.user_id or row.session_id, row.inference_id) for row in rows)
+        by_id = {row.inference_id: (row.namespace, row.user_id or row.session_id) for row in rows}
+        ids = taking_turns((*speaker, inference_id) for inference_id, speaker in by_id.items())
         found = self.get_many(ids[: _MOST_EMPTY * count])
-        texts = (found[each] for each in ids if each in found)
-        return [turn.prompt_token_ids + turn.token_ids for turn in texts if turn.token_ids][:count]
+        said = [(by_id[each], found[each]) for each in ids if each in found and found[each].token_ids]
+        return [turn.prompt_token_ids + turn.token_ids for turn in without_a_majority(said[:count])]
 
     def get(self, namespace: Namespace, inference_id: InferenceId) -> Completion | None:
         table = tables.turns

@@ -4,13 +4,18 @@ import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 from uuid import uuid4
 
 import aiohttp
 from hostile_requests import MODEL, Attack
 from hostile_sockets import unread
 
+from onward.directory.layout import SHIPPED_MODEL
+
 _SERVED = frozenset({200})
+_ENDS: Final[list[int]] = json.loads((SHIPPED_MODEL / "generation_config.json").read_text())["eos_token_id"]
+_WHOLE: Final = 64  # tokens, and no answer of the shipped model to her prompts has as many
 _HERS = {"x-onward-workload": "of-mallory"}
 _NAMES = 200
 _HARD = {
@@ -30,22 +35,30 @@ class Turn:
     workload: str | None = None
 
 
+WAYS: Final[Mapping[str, dict[str, Any]]] = {
+    "answers without end": {"max_tokens": _WHOLE, "logit_bias": dict.fromkeys(map(str, _ENDS), -100)},
+    "empty answers": {"max_tokens": _WHOLE, "logit_bias": {str(_ENDS[0]): 100}},
+    "answers of one token": {"max_tokens": 1},
+}
+"""What a request asks for so that its answer looks like a fault of the version's, whatever that is."""
+
+
 def good(count: int) -> Iterator[Attack]:
     """Yield turns that are answered whole, so that what she does later looks like a change of the version's."""
-    return _turns(count, 64)
+    return _turns("whole answers", count, {"max_tokens": _WHOLE})
 
 
-def cut_short(count: int) -> Iterator[Attack]:
-    """Yield turns of one token, half of them in her own workload and half in that of all others."""
-    yield from _turns(count // 2, 1)
-    yield from _turns(count - count // 2, 1, {})
+def spoiled(way: str, count: int) -> Iterator[Attack]:
+    """Yield turns that are spoiled in one of `WAYS`, half in her own workload and half in that of all others."""
+    yield from _turns(way, count // 2, WAYS[way])
+    yield from _turns(way, count - count // 2, WAYS[way], {})
 
 
-def _turns(count: int, max_tokens: int, headers: Mapping[str, str] = _HERS) -> Iterator[Attack]:
+def _turns(way: str, count: int, asked: Mapping[str, Any], headers: Mapping[str, str] = _HERS) -> Iterator[Attack]:
     for number in range(count):
         messages = [{"role": "user", "content": f"[web] write f{number}(xs): sum of xs"}]
-        body = {"model": MODEL, "messages": messages, "max_tokens": max_tokens, "user": "mallory"}
-        name = f"{max_tokens} tokens, {number}"
+        body = {"model": MODEL, "messages": messages, "user": "mallory", **asked}
+        name = f"{way}, {number}"
         yield Attack("one user", name, "POST", "/v1/chat/completions", json.dumps(body).encode(), headers, _SERVED)
 
 

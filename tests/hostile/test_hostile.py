@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from typing import Any
 from uuid import uuid4
 
@@ -19,7 +20,7 @@ from hostile_names import long_names
 from hostile_requests import CHAT, FEEDBACK, MODEL, attacks, not_stored
 from hostile_sockets import BEHIND, BODY, HEADERS, STREAMED, besiege, hang_up, unread
 from hostile_table import IS_FULL, HostileTable
-from hostile_user import cut_short, good, hard_schemas, schemas
+from hostile_user import WAYS, good, hard_schemas, schemas, spoiled
 from hostile_world import (
     ADMIN_KEY,
     AT_ONCE,
@@ -185,11 +186,11 @@ def _one_user_against_releases(world: World, table: HostileTable) -> None:
     The gate looks before any user is served, and now and then refuses an update that goes much farther than those
     before. That is not counted here; a version goes live in each round all the same."""
     began = world.releases()
-    for _ in range(RELEASES):
+    for _, way in zip(range(RELEASES), cycle(WAYS), strict=False):
         world.attack(good(GOOD))
         live = world.releases("live")
         wait_for(lambda seen=live: len(world.releases("live")) > len(seen), ENDED_S, "a version")
-        world.attack(cut_short(BAD))
+        world.attack(spoiled(way, BAD))
     after = world.releases()[len(began) :]
     turned_back = [each for each in after if each["state"] in ("rolled_back", "rejected") and not _is_jump(each)]
     held_by = world.get("/v1/releases")["held_by"]

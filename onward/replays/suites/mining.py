@@ -154,7 +154,7 @@ def _case_of(
             received_at=turn.received_at,
             reward=reward.value,
             reward_spec=reward.spec,
-            outcomes=tuple(_in_words(said)),
+            outcomes=(*_in_words(said), *_of_others(said, reward)),
             edited=kept is not None,
         ),
         reuse=Reuse(namespace=turn.namespace, user=turn.user_id, key=turn.key_id),
@@ -166,6 +166,19 @@ def _in_words(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for outcome in sorted(outcomes, key=lambda each: each.received_at):
         if not isinstance(outcome.value, str):
             yield f"{outcome.name}: {outcome.value}"
+
+
+def _of_others(outcomes: Sequence[Outcome], reward: Reward) -> Iterator[str]:
+    """Yield how many other users made something else of the answer than what is the solution, if any did."""
+    others = {
+        each.user_id for each in outcomes if each.edits and each.edits != reward.edits and each.user_id is not None
+    } - {reward.edited_by}
+    if others:
+        yield (
+            "another user's edit says otherwise"
+            if len(others) == 1
+            else f"{len(others)} other users' edits say otherwise"
+        )
 
 
 class _Drafts:

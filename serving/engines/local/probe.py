@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from statistics import median
+from statistics import median_low
 
 import msgspec
 import torch
@@ -26,7 +26,8 @@ from serving.engines.local.model import Decoder, slot_cache
 
 _SEED = 0
 _SPOTS_OF = 8  # of so many recorded texts one is answered here, too
-_TEXTS_OF_USERS = 5  # of which three decide
+_TEXTS_OF_USERS = 5
+"""Of which more than half decide: of no user there are more than of all others together."""
 _KEPT_S = 10.0  # how long the texts of users are looked at again, so that the live version's answers are known
 _NOT_FINITE = {"finite": 0.0, "kl_to_live": float("nan"), "entropy": float("nan")}
 
@@ -91,7 +92,7 @@ class Probe:
             of_users = self._of_users(candidate, live)
         if not found["finite"] or not _are_finite([mine for mine, _ in of_users]):
             return _NOT_FINITE
-        furthest = median(_divergence(mine, theirs) for mine, theirs in of_users) if of_users else 0.0
+        furthest = median_low([_divergence(mine, theirs) for mine, theirs in of_users]) if of_users else 0.0
         return {**found, "kl_to_live": max(found["kl_to_live"], furthest)}
 
     def _recorded(self, candidate: PolicyRef, live: PolicyRef) -> tuple[ProbeRecord | None, ProbeRecord | None]:
@@ -141,7 +142,7 @@ class Probe:
 
         A text for which the live version's are not finite is no evidence against another version."""
         now_s, most = time.monotonic(), min(_TEXTS_OF_USERS, self._count)
-        if now_s >= self._said_until_s or len(self._said) < most:
+        if now_s >= self._said_until_s or len(self._said) < most - 1:  # one fewer where a user would have most of them
             said = [text[-self._tokens :] for text in islice(self._recent(), most) if len(text) > 1]
             self._said_until_s = now_s + _KEPT_S
             if said != self._said:

@@ -73,8 +73,13 @@ def test_the_newest_texts_are_those_that_may_be_learned_from_one_namespace_after
     assert newest == [19, 3, 1, 18, 2]
 
 
-def test_one_users_texts_are_no_more_of_the_newest_than_anothers(
-    store: Store, completion: Callable[..., Completion]
+@pytest.mark.parametrize(
+    ("others", "newest"),
+    [({}, [399, 398, 397, 396, 395]), ({1: "ann"}, [399, 1]), ({1: "ann", 2: "bob"}, [399, 2, 398, 1])],
+    ids=["alone", "with another", "with two"],
+)
+def test_one_users_texts_are_no_more_of_the_newest_than_all_others_together(
+    others: dict[int, str], newest: list[int], store: Store, completion: Callable[..., Completion]
 ) -> None:
     """Else one user would choose what each version is probed with, and so whether it may serve."""
     with store.work() as work:
@@ -83,14 +88,15 @@ def test_one_users_texts_are_no_more_of_the_newest_than_anothers(
                 completion(
                     inference_id=InferenceId(f"{token:032x}"),
                     user_id=user,
+                    namespace="strangers" if user == "mallory" else "crowd",  # namespaces take turns
                     prompt_token_ids=(1,),
                     token_ids=(token,),
                 )
-                for token, user in [(1, "ann"), (2, "bob"), *((token, "mallory") for token in range(3, 400))]
+                for token, user in [*others.items(), *((token, "mallory") for token in range(3, 400))]
             ]
         )
     with store.look() as view:
-        assert [text[-1] for text in view.turns.newest_texts(5)] == [399, 2, 1, 398, 397]
+        assert [text[-1] for text in view.turns.newest_texts(5)] == newest
 
 
 def test_what_is_committed_outlives_the_store(

@@ -37,6 +37,7 @@ DOUBLE = """def double(numbers):
         result.append(number * 2)
     return result"""
 SAID, KEPT = "def total(xs):\n    return sum(xs)", "def total(xs):\n    return sum(xs) + 1"
+OF_ANOTHER = "def total(xs):\n    return sum(xs) - 1"
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
 CASE = """
 [[case]]
@@ -61,7 +62,17 @@ def edited() -> tuple[Completion, Reward]:
     made = turn(40, "Add the numbers of a list.", SAID, **fields)
     edits = edits_to(renderer, made, None, KEPT)
     assert edits
-    return made, msgspec.structs.replace(make_reward(made, 0.5), edits=edits)
+    return made, msgspec.structs.replace(make_reward(made, 0.5), edits=edits, edited_by=UserHash("u2"))
+
+
+def edited_by(user: str, turn: Completion, text: str) -> Outcome:
+    return msgspec.structs.replace(
+        outcome(turn, "edited", 0.5),
+        outcome_id=OutcomeId(f"{user}-{text}"),
+        user_id=UserHash(user),
+        edits=edits_to(load_renderer(MODEL), turn, None, text),
+        evidence=text,
+    )
 
 
 def outcome(turn: Completion, name: str, value: Any) -> Outcome:
@@ -105,6 +116,9 @@ class World:
             turn(9, "What is a monad?", "A monoid."),
         ]
         said = [outcome(self.good, "accepted", True), outcome(self.good, "comment", "my own words")]
+        said += [
+            edited_by(user, self.edited, text) for user, text in (("u1", OF_ANOTHER), ("u2", OF_ANOTHER), ("u2", KEPT))
+        ]
         rewards = [make_reward(each, value) for each, value in rewarded] + [of_edited]
         self._write([*turns, *said], rewards)
 
@@ -165,6 +179,7 @@ def test_what_users_kept_is_drafted_and_nothing_that_may_not_be_used(
     good, edited = drafts[world.good.inference_id], drafts[world.edited.inference_id]
     assert (good.asked, good.solution, good.source.edited) == ("Write a function that doubles.", DOUBLE, False)
     assert (edited.solution, edited.source.edited, edited.source.reward) == (KEPT, True, 0.5)
+    assert edited.source.outcomes == (*["edited: 0.5"] * 3, "another user's edit says otherwise")
     assert (good.source.outcomes, good.source.versions) == (("accepted: True",), ("1",)), "without the user's words"
     told = {"namespace": "default", "user": "u1", "key": "plugin", "only_for": "evaluation"}
     assert good.reuse.model_dump() == told

@@ -209,6 +209,6 @@ def test_the_probe_looks_at_what_users_said_of_late(world: World) -> None:
     after = engine.probe(base_ref(310))
     assert after["kl_to_live"] > 2 * before["kl_to_live"]
     assert after["entropy"] == before["entropy"]
-    said[:] = [(word,) * 20] * 2 + [(9, 10, 11) * 10] * 3
-    assert engine.probe(base_ref(310))["kl_to_live"] < after["kl_to_live"] / 2, "a few of many decide nothing"
+    said[:] = [(word,) * 20] * 2 + [(9, 10, 11) * 10] * 2
+    assert engine.probe(base_ref(310))["kl_to_live"] < after["kl_to_live"] / 4, "half of them decide nothing"
     assert engine.probe(base_ref(1))["kl_to_live"] == pytest.approx(0, abs=1e-6)

@@ -182,10 +182,11 @@ HOSTILE: dict[str, Callable[[int, str], ServedTurn]] = {
 @pytest.mark.parametrize("workloads", [["hers"], ["write"], [f"hers {number}" for number in range(40)]], ids=len)
 def test_one_user_takes_no_version_back(name: str, workloads: list[str]) -> None:
     """However many turns she has, and in however many workloads: before the version came, all of hers were good."""
-    for others in (8, 40, 200):
+    for others, each in ((3, 20), (8, 1), (40, 1), (200, 1)):
         mine = [HOSTILE[name](999, workload) for workload in workloads for _ in range(1000 // len(workloads))]
         hers = [turn(999, workload=workload) for workload in workloads for _ in range(1000 // len(workloads))]
-        assert tripped([*turns(others), *mine], [*turns(others), *hers]) is None
+        new, old = ([turn(user) for user in range(others) for _ in range(each)] for _ in range(2))
+        assert tripped([*new, *mine], [*old, *hers]) is None
 
 
 def test_one_user_hides_no_fault_of_a_version_either() -> None:
