@@ -136,7 +136,7 @@ class Check:
 
     def _left_s(self, part: Part) -> float:
         """Return after how many seconds a part is ended."""
-        return max(1.0, min(parts.PATIENCE * part.budget_s, parts.END_AFTER_S - self._seconds()))
+        return max(1.0, min(parts.PATIENCE * max(part.budget_s, part.anew_s), parts.END_AFTER_S - self._seconds()))
 
     def _note(self) -> None:
         self.outcome.seconds = round(self._seconds())
