@@ -21,7 +21,7 @@ DIR ?= data
 TOGETHER := not compose and not hostile and not clients
 # Where tests have their files: in memory, if there is enough of it, since they write thousands of which none has to survive.
 MEMORY := $(shell df --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "TMPDIR=/dev/shm"}')
-TIMED := $(shell grep -rlE 'mark\.timed' --include=test_*.py tests)
+TIMED := $(shell grep -rlE 'mark\.timed' --include=test_*.py --exclude-dir=hostile tests)
 export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes: where Python may not keep bytecode, each of them compiles all of it again.
 export PYTHONDONTWRITEBYTECODE :=

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clocks import upper_bounds, upper_bounds_in
 from ownership import appended_untold, parsed, units_out_of_sight, uses_of_tables, uses_of_topics
 
 from core.events import Topic
@@ -335,3 +336,25 @@ def test_images_hold_what_the_tests_ran_with_and_light_ones_no_tensors() -> None
     differing = {pin for pin in engine if versions.get(pin.split("==")[0], pin.split("==")[1]) != pin.split("==")[1]}
     assert not differing, "the engine's image is built on the learner's: `make lock`"
     assert not {pin.split("==")[0] for pin in light} & {"torch", "triton", "transformers", "safetensors", "matplotlib"}
+
+
+def test_no_test_bounds_a_measured_time_but_those_that_run_alone() -> None:
+    assert upper_bounds_in(ROOT / "tests") == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_bound"),
+    [
+        ("began = time.process_time(); work(); assert time.process_time() - began < 10", True),
+        ("began = perf_counter_ns(); took = perf_counter_ns() - began; assert 10 >= max(took, 1)", True),
+        ("began = time.time(); took.append((1, time.time() - began)); assert took[0] == pytest.approx(2)", True),
+        ("until = time.monotonic() + 2; work(); assert time.monotonic() < until", True),
+        ("began = time.monotonic(); assert left > 20 - (time.monotonic() - began)", False),
+        ("began = time.monotonic(); assert time.monotonic() - began >= 0.3", False),
+    ],
+)
+def test_a_bound_is_found_whichever_way_it_is_written(lines: str, is_bound: bool) -> None:
+    head = "from time import perf_counter_ns\n"
+    assert bool(upper_bounds(f"{head}def test_it():\n    {lines}")) is is_bound
+    assert not upper_bounds(f"{head}@pytest.mark.timed\ndef test_it():\n    {lines}")
+    assert not upper_bounds("def wait():\n    while not done():\n        assert time.monotonic() < until_s")

@@ -115,7 +115,8 @@ class Check:
         for number, result in enumerate(self.outcome.parts):
             ours = [each for each in failed.get(result.name, []) if each in chosen]
             good = [self._passes_alone(each, of[result.name]) for each in ours]
-            if result.result == "failed" and ours == failed.get(result.name) and ours and all(good):
+            all_of_it = ours == failed.get(result.name) and records.was_ended_by_failures(self._records / result.name)
+            if result.result == "failed" and all_of_it and ours and all(good):
                 self.outcome.parts[number] = Result(result.name, result.seconds, result.budget, "passed, FLAKY")
 
     def _passes_alone(self, failure: records.Failure, part: Part) -> bool:
@@ -135,7 +136,7 @@ class Check:
 
     def _left_s(self, part: Part) -> float:
         """Return after how many seconds a part is ended."""
-        return max(1.0, min(parts.PATIENCE * part.budget_s, parts.END_AFTER_S - self._seconds()))
+        return max(1.0, min(parts.PATIENCE * max(part.budget_s, part.anew_s), parts.END_AFTER_S - self._seconds()))
 
     def _note(self) -> None:
         self.outcome.seconds = round(self._seconds())

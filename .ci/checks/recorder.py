@@ -1,4 +1,6 @@
-"""A plugin of pytest: writes each failure, and the seconds of each test, as lines of JSON to $CHECK_RECORD."""
+"""A plugin of pytest: writes each failure, the seconds of each test, and the status with which all of them ended.
+
+They go to $CHECK_RECORD, as lines of JSON."""
 
 import json
 import os
@@ -22,6 +24,10 @@ def pytest_runtest_logreport(report: Any) -> None:
     if report.failed:
         _write({"failed": report.nodeid, "when": report.when, "words": report.longreprtext})
     _write({"test": report.nodeid, "seconds": round(report.duration, 3)})
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    _write({"ended": int(exitstatus)})
 
 
 def pytest_collectreport(report: Any) -> None:

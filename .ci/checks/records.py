@@ -1,9 +1,11 @@
-"""What the recorder wrote: failures in their order, and where the seconds of the tests went."""
+"""What the recorder wrote: failures in their order, how pytest ended, and where the seconds of the tests went."""
 
 import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+
+_PASSED, _TESTS_FAILED = 0, 1  # what pytest ends with
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,12 @@ def failures(record: Path) -> list[Failure]:
             test = str(line["failed"])
             found.setdefault(test, Failure(test, str(line["words"]), line["when"] != "collect"))
     return list(found.values())
+
+
+def was_ended_by_failures(record: Path) -> bool:
+    """Return whether failed tests are all that was wrong: every run of pytest went on to its end without an error."""
+    ended = [line["ended"] for line in _lines(record) if "ended" in line]
+    return bool(ended) and set(ended) <= {_PASSED, _TESTS_FAILED}
 
 
 def slowest(record: Path, count: int) -> list[tuple[str, float]]:

@@ -1,8 +1,9 @@
 """Second tries of failed tests, which cannot hide anything.
 
 A test gets one where it waits for other processes, says nothing of loss, and stands in no file that the change
-touches. It runs alone, once, after everything else. If it passes, it is FLAKY: printed with its first failure, and kept
-in a history that each later run shows. More than two of them, and the check is red all the same."""
+touches; none gets one where nobody knows what was changed. It runs alone, once, after everything else. If it passes,
+it is FLAKY: printed with its first failure, and kept in a history that each later run shows. More than two of them, and
+the check is red all the same. So it is where failed tests are not all that ended a part."""
 
 import json
 import re
@@ -29,18 +30,21 @@ class Flaky:
 
 
 def deserving(failed: Iterable[Failure], changed: Collection[str] | None) -> list[Failure]:
-    """Return the failures that get a second try; none if there are more than anybody's bad luck explains."""
+    """Return the failures that get a second try.
+
+    None do if there are more than anybody's bad luck explains, or where nobody knows what was changed: then any of
+    them may be of a file that the change touches."""
     failed = list(failed)
-    if len(failed) > MOST_TRIES:
+    if changed is None or len(failed) > MOST_TRIES:
         return []
     return [each for each in failed if _deserves(each, changed)]
 
 
-def _deserves(failure: Failure, changed: Collection[str] | None) -> bool:
-    """Return whether a failure may be the machine's. Where nobody knows what was changed, no file counts as touched."""
+def _deserves(failure: Failure, changed: Collection[str]) -> bool:
+    """Return whether a failure may be the machine's."""
     file = failure.test.partition("::")[0]
     says_loss = _OF_LOSS.search(failure.test) or _OF_LOSS.search(failure.words)
-    return failure.is_collected and not says_loss and file not in (changed or ())
+    return failure.is_collected and not says_loss and file not in changed
 
 
 class History:

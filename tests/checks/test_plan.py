@@ -31,7 +31,22 @@ def test_nobody_knows_what_was_changed_since_a_commit_that_is_none_of_ours() -> 
 
 def test_the_budgets_of_what_always_runs_are_half_an_hour() -> None:
     always = [part for part in parts.CHECK if not part.is_optional]
-    assert sum(part.budget_s for part in always) <= 40 * 60
+    assert sum(part.budget_s for part in always) <= 30 * 60
+
+
+def test_a_part_that_makes_all_anew_is_not_ended_by_the_budget_of_what_is_kept(tmp_path: Path) -> None:
+    check = Check(ROOT, "ci", parts.CHECK, History(tmp_path / "history"))
+    install = next(part for part in parts.CHECK if part.name == "install")
+    assert check._left_s(install) == parts.PATIENCE * install.anew_s > parts.PATIENCE * install.budget_s
+
+
+def test_the_document_shows_the_budgets() -> None:
+    document = (ROOT / "docs" / "development.md").read_text()
+    table = document.partition("| budget, s | anew, s |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    shown = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table]
+    assert [(name, budget, anew) for name, _, budget, anew in shown] == [
+        (part.name, str(part.budget_s), str(part.anew_s or "")) for part in parts.CHECK
+    ]
 
 
 def test_what_would_end_too_late_is_skipped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

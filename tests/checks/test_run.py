@@ -176,6 +176,14 @@ def test_a_test_that_passes_alone_is_flaky_and_the_next_run_shows_it(checkout: C
     assert "FLAKY test_part.py::test_unlucky" in said
     assert "it came late" in checkout.outcome["flaky"][0]["words"]
     assert checkout.results["verify"] == "passed, FLAKY"
+
+    (checkout.root / "test_part.seen").unlink()
+    (checkout.root / "broken.py").write_text("def pytest_runtest_logfinish(): raise RuntimeError\n")
+    checkout.targets["verify-parts"] = f"@PYTHONPATH=.ci:. {sys.executable} -m pytest -q -p broken test_part.py"
+    checkout.commit()
+    checkout.passed_before()
+    status, said = checkout.run()
+    assert (status, checkout.results["verify"]) == (1, "failed"), "that pytest itself broke is not the test's bad luck"
     checkout.targets["install"] = "@false"
     checkout.write_makefile()
     status, said = checkout.run()

@@ -85,6 +85,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         service.stop()
 
 
+@pytest.mark.timed
 def test_nobody_is_stopped_and_nothing_is_lost(world: World, table: HostileTable) -> None:
     with Phases(world) as phases, world.crowd() as seen:
         _besieged(world, phases, table)

@@ -1,11 +1,11 @@
 """Tool schemas come from clients: whatever one contains, the turns of all others are scored, and soon."""
 
-import time
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 import pytest
+from counted_steps import steps_of
 
 from core.events import ToolCall
 from core.reward_spec import RewardSpec
@@ -69,13 +69,12 @@ def components(lab: ModuleType, events: Any, parameters: dict[str, Any], *argume
     return dict(reward.components)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("what", HOSTILE)
 def test_nobody_else_notices_a_schema(lab: ModuleType, events: Any, what: str) -> None:
     """A schema that cannot be evaluated is not the model's fault."""
-    began_s = time.process_time()
-    assert components(lab, events, HOSTILE[what], ARGUMENTS)["accepted"] == 1.0
-    assert time.process_time() - began_s < 10
+    found: dict[str, float] = {}
+    assert steps_of(lambda: found.update(components(lab, events, HOSTILE[what], ARGUMENTS))) < 1_000_000
+    assert found["accepted"] == 1.0
 
 
 @pytest.mark.parametrize("what", ["a reference to nowhere", "alternatives without end", "a pattern that is none"])
@@ -96,14 +95,15 @@ def test_the_rest_of_a_schema_counts_where_a_part_is_not_followed(lab: ModuleTyp
     assert "malformed_call" in components(lab, events, schema, "{}")
 
 
-@pytest.mark.timeout(240)
 def test_the_calls_of_a_turn_share_what_their_schemas_may_take(lab: ModuleType, events: Any) -> None:
     lists = '{"list": [' + ", ".join(map(str, range(2000))) + "]}"
     schema = {"properties": {"list": {"items": {"anyOf": [{"type": "string"}, {"minimum": 0}]}, "uniqueItems": True}}}
     assert components(lab, events, schema, lists) == {"accepted": 1.0}
-    began_s = time.process_time()
-    assert components(lab, events, schema, *[lists] * 200) == {"accepted": 1.0}
-    assert time.process_time() - began_s < 10
+    found: dict[str, float] = {}
+    of_one = steps_of(lambda: components(lab, events, schema, lists))
+    of_many = steps_of(lambda: found.update(components(lab, events, schema, *[lists] * 200)))
+    assert of_many < 2 * of_one
+    assert found == {"accepted": 1.0}
 
 
 def test_parts_of_a_message_without_words_have_none() -> None:
