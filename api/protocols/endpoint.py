@@ -74,7 +74,7 @@ class GenerationEndpoint:
         """Return room for what was sent, or for the prompt where it goes on from what is kept, for each choice."""
         intake, size = exchange.plan.intake, max(size, _TOKEN_BYTES * len(exchange.plan.place.prompt_token_ids))
         user = intake.identity.caller if intake.user_id is None else (intake.identity.namespace, intake.user_id)
-        return self._context.under_way.hold(user, size * len(exchange.turns))
+        return self._context.under_way.hold(intake.identity.caller, user, size * len(exchange.turns))
 
     def _place_of(self, exchange: Exchange) -> AbstractContextManager[None]:
         is_low = exchange.plan.intake.priority == "low"
