@@ -84,9 +84,9 @@ class Chain:
                 last = work.releases.last_sequence()
                 if last != sequence:
                     raise Conflict(f"the chain of releases stands at {last}, not at {sequence}")
-                for release in releases:
-                    _check(work, release)
-                    work.releases.put(release)
+                if releases:
+                    _check(work, releases)
+                    work.releases.put(*releases)
                 if also is not None:
                     also(work)
         except Fenced:
@@ -121,8 +121,12 @@ class Chain:
         work.leases.fence(self._name, self._epoch, now, self._ttl_s)
 
 
-def _check(view: View, release: Release) -> None:
-    state = view.policies.state_of(release.version)
-    assert state == release.state or release.state in STEPS.get(state, frozenset()), (  # type: ignore[call-overload]
-        f"version {release.version}: {release.state} does not follow {state}"
-    )
+def _check(view: View, releases: Sequence[Release]) -> None:
+    """Require of each step that it may follow the one before."""
+    states = view.policies.states_of([release.version for release in releases])
+    for release in releases:
+        state = states.get(release.version)
+        assert state == release.state or release.state in STEPS.get(state, frozenset()), (  # type: ignore[call-overload]
+            f"version {release.version}: {release.state} does not follow {state}"
+        )
+        states[release.version] = release.state

@@ -162,6 +162,7 @@ USES: dict[str, Callable[[Any], object]] = {
     "policies.in_state": lambda view: view.policies.in_state("canary"),
     "policies.allocated": lambda view: view.policies.allocated(START),
     "policies.state_of": lambda view: view.policies.state_of(base_ref(7)),
+    "policies.states_of": lambda view: view.policies.states_of([base_ref(3), base_ref(7)]),
     "releases.put": lambda work: work.releases.put(release()),
     "releases.live": lambda view: view.releases.live("local"),
     "releases.live_since": lambda view: view.releases.live_since("local"),
