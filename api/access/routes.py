@@ -96,6 +96,7 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/v1/clients"): _LIST,
     ("GET", "/v1/alarms"): _LIST,
     ("POST", "/v1/alarms/{alarm_id}/ack"): Need("operate", "its namespace's", deed="change"),
+    ("POST", "/v1/alarms/{alarm_id}/unack"): Need("operate", "its namespace's", deed="change"),
     ("GET", "/v1/audit"): Need("audit", "its namespace's", deed="read"),
     ("GET", "/v1/audit/head"): Need("audit", "nobody's"),
     ("GET", "/v1/quotas"): _LIST,
