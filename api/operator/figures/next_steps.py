@@ -112,13 +112,11 @@ def _attacked(facts: Facts) -> Iterator[Step]:
         found, is_known = alarm.opening, alarm.state == "acknowledged"
         who = facts.loudest.get(alarm.alarm_id)
         named = "" if who is None else f" Most has {who.kind} {who.name}: {who.share:.0%}."
-        freeze = "" if facts.pinned is not None else " Freeze releases while you look."
-        search = "" if who is None else f" Search sessions for {_searched(who)}."
         yield Step(
             state="attacked",
             severity="info" if is_known else "critical",
             what=f"Somebody attacks, in workload {found.workload or 'service'}: {_ATTACKS[found.monitor]}.{named}",
-            do=f"{_done_already(facts, alarm)}{freeze}{search} {ADVICE[found.monitor]}",
+            do=f"{_done_already(facts, alarm)} {_against(facts, alarm, who)}",
             view="alarms" if who is None else "sessions",
             orders=() if facts.pinned is not None else (Order("pin", facts.live),),
         )
@@ -131,17 +129,27 @@ def _searched(who: Loudest) -> str:
 def _done_already(facts: Facts, alarm: StoredAlarm) -> str:
     """Return what bounds the attack without anybody's doing, and what was done about it."""
     told = [
-        f"Already, one user is at most {facts.user_share:.0%} of what is learned, or twice an even share."
+        f"Already, one user is at most {facts.user_share:.0%} of what is learned, or twice an even share"
         if facts.user_share < 1
-        else "Nothing bounds yet how much one user teaches (learner.users.max_share)."
+        else "Nothing bounds yet how much one user teaches (learner.users.max_share)"
     ]
     if facts.pinned is not None:
-        told.append(f"Releases are frozen at version {facts.pinned}.")
+        told.append(f"releases are frozen at version {facts.pinned}")
     elif alarm.holds_releases:
-        told.append("Releases are held by its alarm, until that is acknowledged.")
+        told.append("releases are held by its alarm, until that is acknowledged")
     if alarm.state == "acknowledged":
-        told.append(f"{alarm.acknowledged_by} has acknowledged it.")
-    return " ".join(told)
+        told.append(f"{alarm.acknowledged_by} has acknowledged it")
+    return "; ".join(told) + "."
+
+
+def _against(facts: Facts, alarm: StoredAlarm, who: Loudest | None) -> str:
+    """Return what to do against the attack, in one sentence."""
+    first = [] if facts.pinned is not None else ["freeze releases"]
+    if who is not None:
+        first.append(f"search sessions for {_searched(who)}")
+    advice = ADVICE[alarm.opening.monitor]
+    told = f"{', '.join(first)} and {advice[0].lower()}{advice[1:]}" if first else advice
+    return told[0].upper() + told[1:]
 
 
 def _fallen(facts: Facts) -> Iterator[Step]:

@@ -115,11 +115,14 @@ def test_an_attack_is_one_until_its_alarm_is_closed_and_what_bounds_it_is_said()
     step, _ = next_steps(facts(alarms=[known], pinned=44))
     assert (step.severity, state_of([step], "better")) == ("info", "attacked")
     assert step.do.startswith(
-        "Already, one user is at most 5% of what is learned, or twice an even share. Releases are frozen at version 44."
-        " ada has acknowledged it."
+        "Already, one user is at most 5% of what is learned, or twice an even share; releases are frozen at version 44;"
+        " ada has acknowledged it. See what this user does"
     )
     (unbounded,) = next_steps(facts(alarms=[alarm("feedback_rate")], user_share=1.0))
-    assert unbounded.do.startswith("Nothing bounds yet how much one user teaches (learner.users.max_share).")
+    assert unbounded.do.startswith(
+        "Nothing bounds yet how much one user teaches (learner.users.max_share); releases are held by its alarm"
+    )
+    assert ". Freeze releases and see what this user does;" in unbounded.do
     closed = msgspec.structs.replace(known, closed_at=NOW)
     assert [step.state for step in next_steps(facts(alarms=[closed]))] == ["better"]
 
@@ -175,17 +178,23 @@ def test_the_route_names_who_attacks(tmp_path: Path) -> None:
         found = service.get("/v1/overview").json()
         assert (found["state"], found["next"][0]["view"], found["held_by_alarm"]) == ("attacked", "sessions", True)
         assert re.search(r"Most has user ab12: 6\d%\.$", found["next"][0]["what"])
-        assert "Search sessions for user:ab12." in found["next"][0]["do"]
+        assert ". Freeze releases, search sessions for user:ab12 and see what" in found["next"][0]["do"]
 
 
 def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPage, tmp_path: Path) -> None:
     with fallen(tmp_path / "service", KEYS) as service:
         fall(service)
+        key = {"authorization": f"Bearer {ADMIN}"}
+        assert [service.chat(headers=key, **asked).status_code for asked in ({}, {"max_tokens": -1})] == [200, 400]
         for width in (1440, 390):
             page = open_page("", width=width, of=service)
             expect(page.locator("#next-steps .row").first).to_contain_text("The newest 300 turns are rewarded")
             expect(page.locator("#standing .card").first).to_contain_text("Worse")
             expect(page.locator("#last-releases li")).to_have_count(3)
+            minute, alarms = page.locator("#traffic .card").all()
+            expect(minute.locator(".figure")).to_have_text("1 turns")
+            expect(minute.locator("small")).to_have_text([re.compile("^2 requests, until .* UTC$"), "1 errors, 50.0 %"])
+            expect(alarms.locator(".figure")).to_have_text("0")
             page.wait_for_selector("#overview-charts canvas")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             if width == 1440:
@@ -195,9 +204,8 @@ def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPag
         give(page, " ", ADMIN)  # nobody has to write why
         expect(page.locator("#order")).to_be_hidden()
         page.locator("#switches button", has_text="freeze releases").click()
-        expect(page.locator("#order")).to_be_visible()
-        page.keyboard.press("Enter")  # the key is remembered: nothing else is asked
-        expect(page.locator("#order")).to_be_hidden()
+        expect(page.locator("#done")).to_contain_text("Done: pin version 3.")  # the key is remembered: nothing is asked
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert [(order.kind, order.version, order.why) for order in service.orders.done] == [
             ("rollback", base_ref(2), "ordered in the console"),
             ("pin", base_ref(3), "ordered in the console"),
