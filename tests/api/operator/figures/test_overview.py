@@ -26,6 +26,7 @@ __all__ = ["chromium", "open_page", "world"]  # fixtures
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 DOCS = Path(__file__).resolve().parents[4] / "docs"
+FALL = {"recent": 0.5, "reference": 0.75, "best_version": 40.0}
 WORSE = {"verdict": "worse", "difference": -0.25, "turns": 300, "best": {"version": base_ref(40)}}
 
 
@@ -67,8 +68,9 @@ STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
     "a stage lags": (facts(components={"learner": "degraded: it waits"}), "better", "learner: degraded: it waits.", ()),
     "a monitor warns": (facts(alarms=[alarm(severity="warning")]), "better", "Alarm no edits, chat: It asks.", ()),
     "a monitor sees a fall": (
-        facts(alarms=[alarm("worse_than_best", severity="warning")]), "worse", "Alarm worse than best, chat: It asks.",
-        (),
+        facts(alarms=[alarm("worse_than_best", severity="warning", figures=FALL)]), "worse",
+        "Alarm, workload chat: the same users' turns are rewarded 0.25 less than the best before them, most of which"
+        " version 40 answered.", (Order("rollback", 40), Order("pin", 44)),
     ),
     "an alarm holds": (facts(alarms=[HOLDING], is_held=True), "held", "Alarm no edits, chat: It asks. It holds", ()),
     "one user floods": (
@@ -78,7 +80,7 @@ STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
     ),
     "it is attacked, and falls": (
         facts(lately=WORSE, pinned=44, alarms=[alarm("reward_mass", severity="warning")]), "attacked",
-        "Somebody attacks, in workload chat: A few users have most of the reward.", (),
+        "Somebody attacks, in workload chat: A few users have much of the reward.", (),
     ),
     "another's alarm holds": (facts(is_held=True), "held", "An alarm of another namespace holds releases.", ()),
     "requests fail": (facts(errors=6), "down", "6 of the last minute's 100 requests were answered with an error.", ()),
@@ -189,7 +191,7 @@ def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPag
         for width in (1440, 390):
             page = open_page("", width=width, of=service)
             expect(page.locator("#next-steps .row").first).to_contain_text("The newest 300 turns are rewarded")
-            expect(page.locator("#standing .card").first).to_contain_text("Worse")
+            expect(page.locator("#state")).to_have_text("Worse")
             expect(page.locator("#last-releases li")).to_have_count(3)
             minute, alarms = page.locator("#traffic .card").all()
             expect(minute.locator(".figure")).to_have_text("1 turns")
