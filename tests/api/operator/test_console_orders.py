@@ -12,6 +12,7 @@ from made_events import opening
 from playwright.sync_api import Page, expect
 
 from core.ids import base_ref
+from core.operations.fleet import Switches
 from serving.evals.cases import load_suite, read_suite
 from serving.evals.drafts.deciding import reject
 
@@ -142,16 +143,45 @@ def test_each_order_is_one_press_and_its_undo_another(open_page: OpenPage, world
     ]
     page.locator("#done .close").click()
     expect(page.locator("#done")).to_be_hidden()
+    page.locator("#key").fill(ADMIN)
+    page.locator("#key").blur()  # somebody else's, maybe
+    page.locator(".version", has_text="version 2").locator("button", has_text="roll back to").click()
+    expect(page.locator("#order")).to_be_visible()
+    expect(page.locator("#admin-key")).to_have_value("")
 
 
-def test_where_no_key_is_set_none_is_asked_for(open_page: OpenPage, tmp_path: Path) -> None:
+def test_each_view_has_what_is_frozen_or_held_with_its_undo_and_without_keys_asks_for_none(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
     with serve(tmp_path / "service") as service:
         page = open_page("#overview", key="", of=service)
-        page.locator("#switches button", has_text="freeze releases").click()
-        expect(page.locator("#done")).to_contain_text("Done: pin version 1.")
-        expect(page.locator("#order")).to_be_hidden()
+        switches, done = page.locator("#switches"), page.locator("#done")
+
+        def set_to(now: Switches, *names: str) -> None:
+            with service.store.work() as work:
+                work.fleet.put_switches("local", now)
+            page.reload()
+            for number in range(1, 10):
+                page.keyboard.press(str(number))
+                expect(page.locator("[role=tab]").nth(number - 1)).to_have_attribute("aria-selected", "true")
+                expect(switches.locator("button")).to_have_text(names)
+
+        def press(name: str, order: str, undo: str) -> None:
+            switches.locator("button", has_text=name).click()
+            expect(done).to_contain_text(f"Done: {order}.")
+            done.locator("button", has_text="undo").click()
+            expect(done).to_contain_text(f"Done: {undo}.")
+            expect(page.locator("#order")).to_be_hidden()
+
+        set_to(Switches(held=frozenset({base_ref(2)})), "freeze releases", "let it go on")
+        expect(switches).to_contain_text("heldversion 2")
+        press("freeze releases", "pin version 1", "unpin version 1")
+        press("let it go on", "unhold version 2", "hold version 2")
+        set_to(Switches(pinned=base_ref(1)), "unfreeze")
+        press("unfreeze", "unpin version 1", "pin version 1")
         page.close()
-        assert [order.kind for order in service.orders.done] == ["pin"]
+        given = [(order.kind, order.version.version) for order in service.orders.done]
+        assert given == [("pin", 1), ("unpin", 1), ("unhold", 2), ("hold", 2), ("unpin", 1), ("pin", 1)]
 
 
 def test_older_versions_are_paged_to_and_the_newest_back(open_page: OpenPage, tmp_path: Path) -> None:
