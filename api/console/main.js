@@ -154,7 +154,7 @@ for (const news of ["key", "changed"]) {
 window.addEventListener("hashchange", route);
 at("help-button").addEventListener("click", KEYS["?"]);
 rewards.begin(what => report("stream", what));
-releases.begin(what => report("order", what), again);
+releases.begin(again);
 curves.begin(again);
 frontier.begin(again);
 learner.begin();

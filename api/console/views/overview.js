@@ -32,12 +32,13 @@ function nextStep({ severity, what, do: advice, view, orders }) {
 /** Whether nothing may be green: rewards fall, or somebody attacks, and they may be what the attacker wants. */
 export const isWrong = found => found.next.some(step => step.state === "worse" || step.state === "attacked");
 
-/** What `GET /v1/overview` says, in the page's first cards; `words`: how the newest turns stand. */
+/** What `GET /v1/overview` says: the state in a word, what to do, and the first cards; `words`: how the newest turns stand. */
 export function show(found, words) {
+  at("state").textContent = NAMES[found.state];
+  at("state").className = `figure ${KINDS[found.state] ?? ""}`;
   refill(at("next-steps"), found.next.map(nextStep), "Nothing to do.");
   const { lately } = found.improvement;
   at("standing").replaceChildren(
-    card("State", NAMES[found.state], KINDS[found.state] ?? "", (found.next.find(each => each.state === found.state) ?? found.next[0]).what),
     card("Against its best", { worse: "Worse", better: "Better than ever", "no difference": "As good as ever" }[lately.verdict]
       ?? "Too early to say", lately.verdict === "worse" ? "bad" : lately.verdict === "better" && !isWrong(found) ? "good" : "", words),
     card("Serves", `version ${found.live}`, "", found.live_since && `since ${time(found.live_since)} UTC`,

@@ -15,11 +15,12 @@ STUCK_S, STUCK_TURNS = 300.0, 200
 """How long nothing was released, and how many turns were rewarded meanwhile, until that is the matter."""
 _FALLS = "worse_than_best"  # the monitor whose alarm says that it has become worse
 _ATTACKS: Mapping[str, str] = {
-    "reward_mass": "A few users have most of the reward",
+    "reward_mass": "A few users have much of the reward",
     "feedback_rate": "One user sends most of the feedback",
     "reported_against_verified": "People praise what tests or the build fail",
 }
 """The monitors whose alarm says that somebody attacks, and how: what users send, not what the model does."""
+_BACK = "Freeze releases while you look; if nothing else has changed, go back to what was better."
 _ERRORS, _REQUESTS = 0.05, 20  # the share of the last minute's requests that fail, of so many at least
 
 State = Literal["down", "attacked", "worse", "held", "stuck", "frozen", "better", "no difference", "too early", "first"]
@@ -112,13 +113,11 @@ def _attacked(facts: Facts) -> Iterator[Step]:
         found, is_known = alarm.opening, alarm.state == "acknowledged"
         who = facts.loudest.get(alarm.alarm_id)
         named = "" if who is None else f" Most has {who.kind} {who.name}: {who.share:.0%}."
-        freeze = "" if facts.pinned is not None else " Freeze releases while you look."
-        search = "" if who is None else f" Search sessions for {_searched(who)}."
         yield Step(
             state="attacked",
             severity="info" if is_known else "critical",
             what=f"Somebody attacks, in workload {found.workload or 'service'}: {_ATTACKS[found.monitor]}.{named}",
-            do=f"{_done_already(facts, alarm)}{freeze}{search} {ADVICE[found.monitor]}",
+            do=f"{_done_already(facts, alarm)} {_against(facts, alarm, who)}",
             view="alarms" if who is None else "sessions",
             orders=() if facts.pinned is not None else (Order("pin", facts.live),),
         )
@@ -131,34 +130,41 @@ def _searched(who: Loudest) -> str:
 def _done_already(facts: Facts, alarm: StoredAlarm) -> str:
     """Return what bounds the attack without anybody's doing, and what was done about it."""
     told = [
-        f"Already, one user is at most {facts.user_share:.0%} of what is learned, or twice an even share."
+        f"Already, one user is at most {facts.user_share:.0%} of what is learned, or twice an even share"
         if facts.user_share < 1
-        else "Nothing bounds yet how much one user teaches (learner.users.max_share)."
+        else "Nothing bounds yet how much one user teaches (learner.users.max_share)"
     ]
     if facts.pinned is not None:
-        told.append(f"Releases are frozen at version {facts.pinned}.")
+        told.append(f"releases are frozen at version {facts.pinned}")
     elif alarm.holds_releases:
-        told.append("Releases are held by its alarm, until that is acknowledged.")
+        told.append("releases are held by its alarm, until that is acknowledged")
     if alarm.state == "acknowledged":
-        told.append(f"{alarm.acknowledged_by} has acknowledged it.")
-    return " ".join(told)
+        told.append(f"{alarm.acknowledged_by} has acknowledged it")
+    return "; ".join(told) + "."
+
+
+def _against(facts: Facts, alarm: StoredAlarm, who: Loudest | None) -> str:
+    """Return what to do against the attack, in one sentence."""
+    first = [] if facts.pinned is not None else ["freeze releases"]
+    if who is not None:
+        first.append(f"search sessions for {_searched(who)}")
+    advice = ADVICE[alarm.opening.monitor]
+    told = f"{', '.join(first)} and {advice[0].lower()}{advice[1:]}" if first else advice
+    return told[0].upper() + told[1:]
 
 
 def _fallen(facts: Facts) -> Iterator[Step]:
     lately, found = facts.improvement["lately"], facts.improvement
-    freeze = () if facts.pinned is not None else (Order("pin", facts.live),)
     if lately["verdict"] == "worse":
         best = None if lately["best"]["version"] is None else lately["best"]["version"].version
-        by = "" if best is None else f", most of which version {best} answered"
-        back = () if best is None or best == facts.live else (Order("rollback", best),)
         yield Step(
             state="worse",
             severity="critical",
             what=f"The newest {lately['turns']} turns are rewarded {-lately['difference']:.2f} less than the best "
-            f"before them{by}.",
-            do="Freeze releases while you look; if nothing else has changed, go back to what was better.",
+            f"before them{_answered_by(best)}.",
+            do=_BACK,
             view="curves",
-            orders=(*back, *freeze),
+            orders=_back_to(best, facts),
         )
     if found["verdict"] == "worse":
         first = found["first"].version
@@ -168,8 +174,34 @@ def _fallen(facts: Facts) -> Iterator[Step]:
             what=f"Rewards are {-found['difference']:.2f} below those of version {first}, with which it all began.",
             do="Go back to it, and look at what the learner learns from.",
             view="rewards",
-            orders=(Order("rollback", first), *freeze),
+            orders=_back_to(first, facts),
         )
+
+
+def _answered_by(best: int | None) -> str:
+    return "" if best is None else f", most of which version {best} answered"
+
+
+def _back_to(best: int | None, facts: Facts) -> tuple[Order, ...]:
+    """Return the orders that help against a fall: one back to the best version, where that is another, and a freeze."""
+    back = () if best is None or best == facts.live else (Order("rollback", best),)
+    return back if facts.pinned is not None else (*back, Order("pin", facts.live))
+
+
+def _fallen_under(alarm: StoredAlarm, facts: Facts) -> Step:
+    """Return what to do about the alarm of the monitor that sees a fall, out of its figures."""
+    found = alarm.opening
+    best = int(found.figures["best_version"]) if "best_version" in found.figures else None
+    by = found.figures["reference"] - found.figures["recent"]
+    return Step(
+        state="worse",
+        severity=found.severity,
+        what=f"Alarm, workload {found.workload or 'service'}: the same users' turns are rewarded {by:.2f} less than "
+        f"the best before them{_answered_by(best)}.",
+        do=_BACK,
+        view="alarms",
+        orders=_back_to(best, facts),
+    )
 
 
 def _alarmed(facts: Facts) -> Iterator[Step]:
@@ -177,9 +209,12 @@ def _alarmed(facts: Facts) -> Iterator[Step]:
         if alarm.state != "opened" or is_attack(alarm):
             continue
         found = alarm.opening
+        if found.monitor == _FALLS:
+            yield _fallen_under(alarm, facts)
+            continue
         holds = " It holds releases until it is acknowledged, under Alarms." if alarm.holds_releases else ""
         yield Step(
-            state=_state_under(alarm, facts.improvement["verdict"]),
+            state="held" if alarm.holds_releases else facts.improvement["verdict"],
             severity=found.severity,
             what=f"Alarm {found.monitor.replace('_', ' ')}, {found.workload or 'service'}: {found.meaning}{holds}",
             do=ADVICE.get(found.monitor, "Look at its figures."),
@@ -194,12 +229,6 @@ def _alarmed(facts: Facts) -> Iterator[Step]:
             do="Ask whoever has a key with the scope admin to look at it.",
             view="releases",
         )
-
-
-def _state_under(alarm: StoredAlarm, verdict: State) -> State:
-    if alarm.holds_releases:
-        return "held"
-    return "worse" if alarm.opening.monitor == _FALLS else verdict
 
 
 def _failing(facts: Facts) -> Iterator[Step]:

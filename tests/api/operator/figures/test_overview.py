@@ -26,6 +26,7 @@ __all__ = ["chromium", "open_page", "world"]  # fixtures
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 DOCS = Path(__file__).resolve().parents[4] / "docs"
+FALL = {"recent": 0.5, "reference": 0.75, "best_version": 40.0}
 WORSE = {"verdict": "worse", "difference": -0.25, "turns": 300, "best": {"version": base_ref(40)}}
 
 
@@ -67,8 +68,9 @@ STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
     "a stage lags": (facts(components={"learner": "degraded: it waits"}), "better", "learner: degraded: it waits.", ()),
     "a monitor warns": (facts(alarms=[alarm(severity="warning")]), "better", "Alarm no edits, chat: It asks.", ()),
     "a monitor sees a fall": (
-        facts(alarms=[alarm("worse_than_best", severity="warning")]), "worse", "Alarm worse than best, chat: It asks.",
-        (),
+        facts(alarms=[alarm("worse_than_best", severity="warning", figures=FALL)]), "worse",
+        "Alarm, workload chat: the same users' turns are rewarded 0.25 less than the best before them, most of which"
+        " version 40 answered.", (Order("rollback", 40), Order("pin", 44)),
     ),
     "an alarm holds": (facts(alarms=[HOLDING], is_held=True), "held", "Alarm no edits, chat: It asks. It holds", ()),
     "one user floods": (
@@ -78,7 +80,7 @@ STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
     ),
     "it is attacked, and falls": (
         facts(lately=WORSE, pinned=44, alarms=[alarm("reward_mass", severity="warning")]), "attacked",
-        "Somebody attacks, in workload chat: A few users have most of the reward.", (),
+        "Somebody attacks, in workload chat: A few users have much of the reward.", (),
     ),
     "another's alarm holds": (facts(is_held=True), "held", "An alarm of another namespace holds releases.", ()),
     "requests fail": (facts(errors=6), "down", "6 of the last minute's 100 requests were answered with an error.", ()),
@@ -115,11 +117,14 @@ def test_an_attack_is_one_until_its_alarm_is_closed_and_what_bounds_it_is_said()
     step, _ = next_steps(facts(alarms=[known], pinned=44))
     assert (step.severity, state_of([step], "better")) == ("info", "attacked")
     assert step.do.startswith(
-        "Already, one user is at most 5% of what is learned, or twice an even share. Releases are frozen at version 44."
-        " ada has acknowledged it."
+        "Already, one user is at most 5% of what is learned, or twice an even share; releases are frozen at version 44;"
+        " ada has acknowledged it. See what this user does"
     )
     (unbounded,) = next_steps(facts(alarms=[alarm("feedback_rate")], user_share=1.0))
-    assert unbounded.do.startswith("Nothing bounds yet how much one user teaches (learner.users.max_share).")
+    assert unbounded.do.startswith(
+        "Nothing bounds yet how much one user teaches (learner.users.max_share); releases are held by its alarm"
+    )
+    assert ". Freeze releases and see what this user does;" in unbounded.do
     closed = msgspec.structs.replace(known, closed_at=NOW)
     assert [step.state for step in next_steps(facts(alarms=[closed]))] == ["better"]
 
@@ -175,17 +180,23 @@ def test_the_route_names_who_attacks(tmp_path: Path) -> None:
         found = service.get("/v1/overview").json()
         assert (found["state"], found["next"][0]["view"], found["held_by_alarm"]) == ("attacked", "sessions", True)
         assert re.search(r"Most has user ab12: 6\d%\.$", found["next"][0]["what"])
-        assert "Search sessions for user:ab12." in found["next"][0]["do"]
+        assert ". Freeze releases, search sessions for user:ab12 and see what" in found["next"][0]["do"]
 
 
 def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPage, tmp_path: Path) -> None:
     with fallen(tmp_path / "service", KEYS) as service:
         fall(service)
+        key = {"authorization": f"Bearer {ADMIN}"}
+        assert [service.chat(headers=key, **asked).status_code for asked in ({}, {"max_tokens": -1})] == [200, 400]
         for width in (1440, 390):
             page = open_page("", width=width, of=service)
             expect(page.locator("#next-steps .row").first).to_contain_text("The newest 300 turns are rewarded")
-            expect(page.locator("#standing .card").first).to_contain_text("Worse")
+            expect(page.locator("#state")).to_have_text("Worse")
             expect(page.locator("#last-releases li")).to_have_count(3)
+            minute, alarms = page.locator("#traffic .card").all()
+            expect(minute.locator(".figure")).to_have_text("1 turns")
+            expect(minute.locator("small")).to_have_text([re.compile("^2 requests, until .* UTC$"), "1 errors, 50.0 %"])
+            expect(alarms.locator(".figure")).to_have_text("0")
             page.wait_for_selector("#overview-charts canvas")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             if width == 1440:
@@ -195,9 +206,8 @@ def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPag
         give(page, " ", ADMIN)  # nobody has to write why
         expect(page.locator("#order")).to_be_hidden()
         page.locator("#switches button", has_text="freeze releases").click()
-        expect(page.locator("#order")).to_be_visible()
-        page.keyboard.press("Enter")  # the key is remembered: nothing else is asked
-        expect(page.locator("#order")).to_be_hidden()
+        expect(page.locator("#done")).to_contain_text("Done: pin version 3.")  # the key is remembered: nothing is asked
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert [(order.kind, order.version, order.why) for order in service.orders.done] == [
             ("rollback", base_ref(2), "ordered in the console"),
             ("pin", base_ref(3), "ordered in the console"),
