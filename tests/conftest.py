@@ -27,7 +27,7 @@ settings.load_profile("check" if _IN_CI else "untimed")
 if _IN_CI:
     # Examples are made of constants in the modules of ours that a process happens to have imported, too: each process
     # reads all of these for them, which takes it seconds, and tries others than the next one.
-    providers._get_local_constants = lambda: providers._local_constants
+    patch.object(providers, "_get_local_constants", lambda: providers._local_constants).start()
 
 _WITH_ENGINES = (
     "tests/faults/",  # share a stack
