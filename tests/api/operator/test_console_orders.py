@@ -4,12 +4,12 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from api_harness import Service, serve
+from api_harness import Service, serve, wait_for
 from console_pages import ADMIN, KEYS, LIVE, READER, START, OpenPage, chromium, give, open_page, world
 from console_world import SCRIPT, VERSIONS, policy, put_rewarded, some_good
 from made_drafts import BY, SUMS, board, draft
 from made_events import opening
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from core.ids import base_ref
 from core.operations.fleet import Switches
@@ -148,6 +148,20 @@ def test_each_order_is_one_press_and_its_undo_another(open_page: OpenPage, world
     page.locator("#key").fill(ADMIN)
     page.locator("#key").blur()  # somebody else's, maybe
     page.locator(".version", has_text="version 2").locator("button", has_text="roll back to").click()
+    expect(page.locator("#order")).to_be_visible()
+    expect(page.locator("#admin-key")).to_have_value("")
+    give(page, "", ADMIN)
+    expect(page.locator("#order")).to_be_hidden()
+    held: list[Route] = []
+    page.route("**/v1/policies/*/hold", lambda route: held.append(route))
+    hold = page.locator(".version", has_text=f"version {VERSIONS}").locator("button", has_text=re.compile("^hold$"))
+    hold.click()
+    wait_for(lambda: held or page.wait_for_timeout(10), "the order")
+    page.locator("#key").fill(READER)
+    page.locator("#key").blur()  # while it is under way: it remembers nothing any more
+    held[0].continue_()
+    expect(page.locator("#done")).to_contain_text(f"Done: hold version {VERSIONS}.")
+    hold.click()
     expect(page.locator("#order")).to_be_visible()
     expect(page.locator("#admin-key")).to_have_value("")
 
