@@ -57,6 +57,7 @@ function route() {
   story.close();
   if (name === "session" && id) sessions.show(decodeURIComponent(id));
   else if (view === "sessions") sessions.close();
+  if (name === "sessions" && id) sessions.seek(decodeURIComponent(id));
   if (name === "draft" && id) drafts.show(decodeURIComponent(id));
   else if (view === "drafts" && drafts.close()) again();
 }

@@ -53,8 +53,10 @@ async function give(wanted, reason, key) {
 
 /** A key that is let in is remembered, also where what was ordered with it makes no sense. */
 async function send({ path, scope, word, more }, reason, key) {
+  const reading = keyForReading();
   const remember = () => {
-    for (const each of INCLUDED[scope]) if (key || keyForReading()) keys.set(each, key || keyForReading());
+    if (keyForReading() !== reading) return;  // it was changed meanwhile, and all are forgotten
+    for (const each of INCLUDED[scope]) if (key || reading) keys.set(each, key || reading);
   };
   try {
     const answer = await post(path, { ...more, ...word && reason ? { [word]: reason } : {} }, key);

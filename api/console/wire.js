@@ -31,6 +31,8 @@ export async function get(path) {
   const response = await fetch(path, { headers: headers(sent), cache: "no-store", signal });
   if (!sent && response.ok) needsNone = true;
   else if (response.status === 401) needsNone = false;
+  key.placeholder = needsNone ? "none is needed" : "where keys are set";
+  key.parentElement.classList.toggle("needless", isOpen());
   return answered(response);
 }
 

@@ -198,10 +198,14 @@ class ReleasesReader(Repository):
 
     def live_since(self, cluster: str, policy: PolicyName = BASE) -> datetime | None:
         """Return when the live version last went live."""
+        return next(iter(self.went_live(cluster, 1, policy)), None)
+
+    def went_live(self, cluster: str, limit: int, policy: PolicyName = BASE) -> list[datetime]:
+        """Return when the last `limit` versions went live, the newest first."""
         table = tables.releases
         steps = select(table.c.at).where(*_went_live(cluster, policy))
-        found = self._connection.execute(steps.order_by(table.c.sequence.desc()).limit(1)).scalar()
-        return None if found is None else from_micros(found)
+        rows = self._connection.execute(steps.order_by(table.c.sequence.desc()).limit(limit))
+        return [from_micros(at) for at in rows.scalars()]
 
     def last_sequence(self) -> int:
         """Return the newest release's sequence, 0 when there is none."""

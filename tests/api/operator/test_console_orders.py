@@ -4,12 +4,12 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from api_harness import Service, serve
+from api_harness import Service, serve, wait_for
 from console_pages import ADMIN, KEYS, LIVE, READER, START, OpenPage, chromium, give, open_page, world
 from console_world import SCRIPT, VERSIONS, policy, put_rewarded, some_good
 from made_drafts import BY, SUMS, board, draft
 from made_events import opening
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from core.ids import base_ref
 from core.operations.fleet import Switches
@@ -37,7 +37,8 @@ def put_alarm(service: Service, alarm_id: str) -> None:
 def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_path: Path, world: Service) -> None:
     expect(open_page().locator("#gain")).to_contain_text(
         re.compile(
-            r"^No difference from version 1 is shown: .*As good as its best so far \(versions 1 to \d, rewarded until "
+            r"^No difference from version 1 is shown: .*As good as its best so far: .*"
+            r"its best so far: the \d+ turns up to 2026-01-02 .* UTC, most by version \d$"
         )
     )
     with serve(tmp_path / "of-its-own") as service:
@@ -49,17 +50,18 @@ def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_p
         put_rewarded(service.store, 2, some_good(300, 0.9), START, 0)
         service.policy.live_version = base_ref(2)
         page.reload()
-        first, second = gain.locator("b").first, gain.locator("b").last
+        first, second = gain.locator(":nth-child(1)"), gain.locator(":nth-child(2)")
         expect(first).to_have_class("good")
         expect(first).to_contain_text(re.compile(r"^Better than version 1 by \+0\.\d\d \(\+0\.\d\d to \+0\.\d\d\)$"))
-        expect(second).to_contain_text(re.compile(r"its best so far \(versions 1 to 2, rewarded until 2026-01-02 00:0"))
+        expect(gain.locator("small").last).to_contain_text("its best so far: the 200 turns up to 2026-01-02 00:0")
         expect(gain).to_contain_text(
             "mean reward with its 95 % interval: 300 turns of version 2 against 100 of users held back on it, at"
             " the same time"
         )
         put_rewarded(service.store, 2, some_good(250, 0.3), START, 400)
         page.reload()
-        expect(first).to_contain_text("Worse than its best so far (versions 1 to 2, rewarded until 2026-01-02 00:0")
+        expect(first).to_contain_text("Worse than its best so far: −0.")
+        expect(gain.locator("b")).to_have_count(1)  # what contradicts the state is said in small
         expect(first).to_have_class("bad")
         put_rewarded(service.store, 1, [0.0] * 100, START, 600, arm="holdback")
         page.reload()
@@ -146,6 +148,20 @@ def test_each_order_is_one_press_and_its_undo_another(open_page: OpenPage, world
     page.locator("#key").fill(ADMIN)
     page.locator("#key").blur()  # somebody else's, maybe
     page.locator(".version", has_text="version 2").locator("button", has_text="roll back to").click()
+    expect(page.locator("#order")).to_be_visible()
+    expect(page.locator("#admin-key")).to_have_value("")
+    give(page, "", ADMIN)
+    expect(page.locator("#order")).to_be_hidden()
+    held: list[Route] = []
+    page.route("**/v1/policies/*/hold", lambda route: held.append(route))
+    hold = page.locator(".version", has_text=f"version {VERSIONS}").locator("button", has_text=re.compile("^hold$"))
+    hold.click()
+    wait_for(lambda: held or page.wait_for_timeout(10), "the order")
+    page.locator("#key").fill(READER)
+    page.locator("#key").blur()  # while it is under way: it remembers nothing any more
+    held[0].continue_()
+    expect(page.locator("#done")).to_contain_text(f"Done: hold version {VERSIONS}.")
+    hold.click()
     expect(page.locator("#order")).to_be_visible()
     expect(page.locator("#admin-key")).to_have_value("")
 

@@ -1,6 +1,7 @@
 """The console's first screen in four states that traffic brings about: better, stuck, worse, attacked."""
 
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,10 +63,8 @@ class Traffic:
 
     def release(self, version: int, state: ReleaseState = "live") -> None:
         with self.service.store.work() as work:
-            made = Release(
-                version=base_ref(version), cluster="local", state=state, why="within its bounds", by="gate",
-                at=self.clock.now(),
-            )  # fmt: skip
+            why, by = ("within its bounds", "gate") if state == "live" else ("its users were rewarded less", "canary")
+            made = Release(version=base_ref(version), cluster="local", state=state, why=why, by=by, at=self.clock.now())
             work.releases.put(made)
         if state == "live":
             self.service.policy.live_version = base_ref(version)
@@ -77,7 +76,7 @@ def traffic(tmp_path: Path) -> Iterator[Traffic]:
     with serve(tmp_path / "service", clock=clock, spec=SPEC, user_share=0.05) as service:
         log, store = service.log._log, service.store._store
         with store.work() as work:
-            for _ in range(3):
+            for _ in range(4):
                 work.policies.put(policy(work.policies.allocate(START).version, START))
         scorer = Scorer(log, store, SPEC, ScoringSettings(tick_s=1e-6), clock)
         watcher = Watcher(log, store, SPEC, MonitorSettings(every_s=1e-6, maturity_s=0), clock)
@@ -95,6 +94,12 @@ def is_on_the_first_screen(page: Page, found: Locator) -> bool:
     return box["y"] >= 0 and box["y"] + box["height"] <= size["height"] and box["x"] + box["width"] <= size["width"]
 
 
+def top_of(found: Locator) -> float:
+    box = found.bounding_box()
+    assert box is not None
+    return box["y"]
+
+
 def check(state: str, press: str, done: str, page: Page, pictures: Path) -> None:
     """Check what a page shows first, and that one press does what it says; where that is an order, undo it."""
     word, act = page.locator("#state"), page.locator("#next-steps .row").first.locator("button, a", has_text=press)
@@ -104,6 +109,13 @@ def check(state: str, press: str, done: str, page: Page, pictures: Path) -> None
     page.screenshot(path=pictures / name)
     assert is_on_the_first_screen(page, word)
     assert is_on_the_first_screen(page, act)
+    live, switches, words = (top_of(page.locator(name)) for name in ("#live", "#switches", "#gain"))
+    assert abs(live - switches) < 12, "the header's first line has both"
+    assert switches < top_of(word) < words + 12, "then comes the state, and with it or below it what is said of it"
+    is_wrong = state != "Better"
+    expect(page.locator("#gain b:not(.bad)")).to_have_count(0 if is_wrong else 2)
+    if is_wrong:
+        expect(page.locator(":is(.gain, #standing) .good")).to_have_count(0)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     act.click()
     if done.startswith("#"):
@@ -125,21 +137,30 @@ def test_the_first_screen_says_which_of_four_states_it_is_and_what_to_press(
 ) -> None:
     def look(state: str, press: str, done: str) -> None:
         for width in WIDTHS:
-            page = open_page("", width=width, key="", of=traffic.service)
+            page = open_page("", width=width, key="", of=traffic.service, now=traffic.clock.now())
             check(state, press, done, page, tmp_path)
             page.close()
 
     traffic.release(1)
     traffic.work(60, 0.3)
     traffic.release(2)
-    traffic.work(150, 0.9)
+    traffic.work(30, 0.9)
+    traffic.release(3)
+    traffic.work(120, 0.9)
     look("Better", "see curves", "#curves")
     traffic.work(150, 0.9)
     look("Stuck", "see health", "#health")
-    traffic.release(3)
+    traffic.release(4)
     traffic.work(190, 0.2)
-    look("Worse", "back to version 2", "roll back to version 2, roll back to version 3")
-    traffic.release(3, "rolled_back")
-    traffic.release(2)
+    look("Worse", "back to version 3", "roll back to version 3, roll back to version 4")
+    traffic.release(4, "rolled_back")
+    traffic.release(3)
     traffic.work(150, 0.95, [*USERS, *["mallory"] * 25])
-    look("Attacked", "freeze releases", "pin version 2, unpin version 2")
+    look("Attacked", "freeze releases", "pin version 3, unpin version 3")
+    page = open_page("", key="", of=traffic.service)
+    page.locator("#next-steps a", has_text="see their sessions").click()
+    expect(page.locator("#session-search")).to_have_value(re.compile("^user:[0-9a-f]{8}$"))
+    user = page.locator("#session-search").input_value().removeprefix("user:")
+    expect(page.locator("#session-list .row", has_not_text=f"user {user}")).to_have_count(0)
+    expect(page.locator("#session-list .row", has_text=f"user {user}").first).to_be_visible()
+    page.close()
