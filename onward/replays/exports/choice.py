@@ -7,6 +7,7 @@ from datetime import datetime
 from core.errors import ConfigError
 from core.events import Completion
 from core.ids import BASE, Namespace
+from onward.replays.exports.outcomes import Asked, asked_of
 from onward.replays.history import period
 
 
@@ -23,15 +24,18 @@ class Choice:
     versions: tuple[int, int] | None = None
     """The lowest and the highest version of the base policy; all of a turn was sampled from one of these."""
     tags: Mapping[str, str] = field(default_factory=dict)
+    outcomes: Sequence[Asked] = ()
+    """All of these stand of a turn, or of its session as a whole."""
     told: Mapping[str, str] = field(default_factory=dict)
     """The options as they were given."""
 
     @property
     def is_told_by_rewards(self) -> bool:
         """Whether a reward alone says if its turn is among the chosen, as far as time does not."""
-        return self.versions is None and not self.tags
+        return self.versions is None and not self.tags and not self.outcomes
 
     def wants(self, turn: Completion) -> bool:
+        """Return whether a turn is chosen, as far as `outcomes` leave it open."""
         is_here = self.namespace in (None, turn.namespace) and self.workload in (None, turn.workload)
         return is_here and self._wants_versions(turn) and self.tags.items() <= turn.tags.items()
 
@@ -50,6 +54,7 @@ def choice_of(
     workload: str | None = None,
     version: str | None = None,
     tags: Sequence[str] = (),
+    outcomes: Sequence[str] = (),
 ) -> Choice:
     """Read the options. Raises ConfigError naming the one at fault."""
     times = period(begin, end)
@@ -61,8 +66,13 @@ def choice_of(
         workload=workload,
         versions=None if version is None else _versions(version),
         tags=dict(map(_tag, tags)),
-        told=told | ({"--tag": ", ".join(tags)} if tags else {}),
+        outcomes=[asked_of(each, f"--outcome {each}") for each in outcomes],
+        told=told | _listed("--tag", tags) | _listed("--outcome", outcomes),
     )
+
+
+def _listed(option: str, values: Sequence[str]) -> dict[str, str]:
+    return {option: ", ".join(values)} if values else {}
 
 
 def _versions(text: str) -> tuple[int, int]:
