@@ -464,7 +464,7 @@ def week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_the_page_shows_can_be_done(week: Path, capsys: pytest.CaptureFixture[str]) -> None:
     commands = [line.split()[1:] for block in blocks("sh") for line in block.splitlines() if line.startswith("onward ")]
-    assert len(commands) == 13
+    assert len(commands) == 14
     for command in (each for each in commands if each[0] == "export"):
         app(command, result_action="return_value")
         assert json.loads(capsys.readouterr().out)["rows"] > 0
