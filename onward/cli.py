@@ -46,6 +46,7 @@ from onward.commands.options import (
     To,
     Turn,
     Verbose,
+    Where,
     WorkKind,
     overrides_of,
     overrides_of_learner,
@@ -298,6 +299,7 @@ def replay(
     seed: ReplaySeed = None,
     from_: From = None,
     to: To = None,
+    where: Where = None,
     holdout: Annotated[float, Parameter(help="Share of users held out to judge the candidate by.")] = 0.0,
     set_: Set = None,
 ) -> None:
@@ -312,14 +314,14 @@ def replay(
         from onward.replays.as_lived import prove
 
         others = {"--out": out, "--spec": spec, "--seed": seed, "--from": from_, "--to": to, "--learner": learner}
-        refuse_beside("--as-lived", others | {"--holdout": holdout or None})
+        refuse_beside("--as-lived", others | {"--where": where, "--holdout": holdout or None})
         sys.exit(0 if prove(directory, version, overrides) else 1)
     if out is None or version is not None:
         raise ConfigError("--version: only with --as-lived" if out else "--out: name a directory for the candidate")
     from onward.output import show_json
     from onward.replays.replay import replay_log
 
-    show_json(replay_log(directory, out, spec, seed, from_, to, overrides, holdout))
+    show_json(replay_log(directory, out, spec, seed, from_, to, overrides, holdout, where or ()))
 
 
 @app.command

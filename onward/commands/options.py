@@ -17,6 +17,13 @@ From = Annotated[
     str | None, Parameter(name="--from", help="Only records logged at or after this time: 2026-11-21T15:00:00Z.")
 ]
 To = Annotated[str | None, Parameter(name="--to", help="Only records logged before this time.")]
+Where = Annotated[
+    list[str] | None,
+    Parameter(
+        help="Only learn from turns with this: workload=NAME, namespace=NAME, version=12 or 12-40, tag=NAME=VALUE, "
+        "outcome=NAME or outcome=NAME=VALUE; of several, with all.",
+    ),
+]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="All that is known, as JSON.")]
 FiguresAsJson = Annotated[bool, Parameter(name="--json", negative="", help="All figures, as JSON.")]
 Host = Annotated[str | None, Parameter(help="The address to listen on; without it, `api.host` of the settings.")]

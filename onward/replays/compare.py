@@ -29,7 +29,7 @@ def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict
     a, b = read(first), read(second)
     learners = [under_their_names(report["learner"], "learner") for report in (a, b)]
     compared = {
-        "same": {name: a[name] == b[name] for name in _SAME},
+        "same": {name: a[name] == b[name] for name in _SAME} | {"where": _where(a) == _where(b)},
         "says": tuple(_said(report) for report in (a, b)),
         "paired": _paired((first, second), (a, b)),
         "seeds": tuple(learner.get("seed") for learner in learners),
@@ -42,6 +42,11 @@ def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict
     else:
         _show(console(), compared, (str(first), str(second)))
     return compared
+
+
+def _where(report: dict[str, Any]) -> dict[str, str]:
+    """Return what chose its turns; a former build chose none."""
+    return dict(report.get("where", {}))
 
 
 def _said(report: dict[str, Any]) -> str | None:
@@ -127,6 +132,8 @@ def _show(to: Console, compared: dict[str, Any], names: tuple[str, str]) -> None
         to.print("[yellow]records are missing[/] of the one that are not of the other", markup=True)
     if not same["spec"]:
         to.print("[yellow]other reward specs[/]: rewards are not in the same measure", markup=True)
+    if not same["where"]:
+        to.print("[yellow]turns are chosen otherwise[/] (`--where`): figures of rewards do not compare", markup=True)
     if same["weights_digest"]:
         to.print("the same weights, bit for bit")
     for name, words in zip(names, compared["says"], strict=True):

@@ -69,11 +69,15 @@ def span(batches: Iterable[list[Record]], directory: Path) -> tuple[datetime, da
     return min(ends), max(ends)
 
 
-def put_turns_of(batches: Iterable[list[Record]], store: Store) -> Iterator[list[Record]]:
-    """All records; their turns are in the store before anybody asks for them."""
+def put_turns_of(
+    batches: Iterable[list[Record]], store: Store, *, with_outcomes: bool = False
+) -> Iterator[list[Record]]:
+    """All records; their turns are in the store before anybody asks for them, and what was said of them if wanted."""
     for records in batches:
         with store.work() as work:
             work.turns.put([record.event for record in records if isinstance(record.event, Completion)])
+            if with_outcomes:
+                work.outcomes.put([record.event for record in records if isinstance(record.event, Outcome)])
         yield records
 
 

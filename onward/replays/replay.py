@@ -4,11 +4,11 @@ Time is the log's; every version is released as soon as it is made. The same rec
 settings and seed give the same rewards and the same weights, down to the digest."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import Progress
@@ -16,7 +16,7 @@ from rich.progress import Progress
 from core.clock import ManualClock
 from core.errors import ConfigError
 from core.events import Release, Reward, Topic
-from core.ids import PolicyRef
+from core.ids import InferenceId, PolicyRef
 from core.model.files import weight_files
 from core.model.probe_prompts import probe_prompts
 from core.model.weights_digest import digest_of_shards
@@ -28,6 +28,7 @@ from learner.sequences.resemblance import KeptOut
 from learner.stage import Learner
 from learner.versions.probe import probe_of_model
 from onward.replays.estimates.held_out import judge, split
+from onward.replays.exports.choice import Choice, chosen_of, where_of
 from onward.replays.exports.reports import require_folder
 from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
 from onward.replays.provenance import Versions, provenance_of
@@ -37,6 +38,9 @@ from onward.wiring.suites.kept_out import kept_out
 from scoring.rescore import rescore
 from serving.releases import ensure_anchor
 from serving.rendering import load_renderer
+
+NOT_CHOSEN: Final = "not_chosen"
+"""Of a turn that has a reward and that `--where` leaves out."""
 
 
 def replay_log(
@@ -48,8 +52,9 @@ def replay_log(
     end: str | None = None,
     overrides: Mapping[str, str] | None = None,
     holdout: float = 0.0,
+    where: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Replay what was logged from `begin` to before `end`.
+    """Replay what was logged from `begin` to before `end`, of the turns that `where` chooses.
 
     `spec`, `seed` and what `overrides` leaves open default to the directory's own. `holdout`: the share of users that
     the candidate does not learn from, and is judged by. Each update's figures go into report.json and report.png of
@@ -59,7 +64,7 @@ def replay_log(
     require_directory(directory, overrides)
     if not 0 <= holdout < 1:
         raise ConfigError(f"--holdout {holdout:g}: want a share from 0 to below 1")
-    times = period(begin, end)
+    times, choice = period(begin, end), where_of(where)
     _require_empty(out)
     with (
         closing(open_foundation(directory, overrides or {})) as source,
@@ -77,13 +82,16 @@ def replay_log(
         first, last = span(watched(history, progress, "look"), source.layout.root)
         with _made(out), closing(open_offline(out)) as target:
             versions = Versions()
-            records = put_turns_of(versions.seen(watched(history, progress, "score")), target.store)
-            rewards = list(rescore(records, reward_spec, target.store, ManualClock(first), until=last))
+            seen = versions.seen(watched(history, progress, "score"))
+            records = put_turns_of(seen, target.store, with_outcomes=bool(choice.outcomes))
+            scored = rescore(records, reward_spec, target.store, ManualClock(first), until=last)
+            rewards, versions, not_chosen = _chosen(choice, list(scored), target, versions)
             learned, held = split(rewards, holdout, target)
             left_out = _learn(source, target, learned, settings, suites, progress)
             judged = judge(target, source.model, held, settings) if holdout else None
             report = report_of(target, rewards, reward_spec, settings, (first, last), history.missing, suites) | {
-                "left_out": left_out,
+                "where": dict(choice.told),
+                "left_out": left_out | ({NOT_CHOSEN: not_chosen} if not_chosen else {}),
                 "holdout": holdout,
                 "held_out": judged,
                 "provenance": provenance_of(source, versions, {"learner": settings.seed}),
@@ -92,6 +100,25 @@ def replay_log(
     write(report, pace, out)
     draw(report, out / "report.png")
     return summary(report)
+
+
+def _chosen(
+    choice: Choice, rewards: list[Reward], target: Foundation, versions: Versions
+) -> tuple[list[Reward], Versions, int]:
+    """Return the rewards of chosen turns, the versions that said these, and how many others have a reward.
+
+    Everything was scored, since a reward may depend on other turns. Raises ConfigError where none is chosen."""
+    if choice.is_of_all:
+        return rewards, versions, 0
+    ids = {reward.inference_id for reward in rewards}
+    names, said_by = set[InferenceId](), Versions()
+    for turn in chosen_of(choice, ids, target.store):
+        names.add(turn.inference_id)
+        said_by.add_turn(turn)
+    if not names:
+        said = "".join(f" --where {kind}={value}" for kind, value in choice.told.items())
+        raise ConfigError(f"none of {len(ids)} turns with a reward is chosen by{said}")
+    return [reward for reward in rewards if reward.inference_id in names], said_by, len(ids) - len(names)
 
 
 def _require_empty(out: Path) -> None:

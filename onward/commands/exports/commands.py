@@ -32,6 +32,10 @@ def export(
     tag: Annotated[
         list[str] | None, Parameter(help="With --as: only turns with this tag, NAME=VALUE; of several, with all.")
     ] = None,
+    outcome: Annotated[
+        list[str] | None,
+        Parameter(help="With --as: only turns of which this was said, NAME or NAME=VALUE; of several, all."),
+    ] = None,
     least_reward: Annotated[
         float | None, Parameter(help="With --as sft: the least reward of a turn; without it, any above 0.")
     ] = None,
@@ -51,7 +55,8 @@ def export(
 
     overrides = overrides_of(set_)
     if as_ is None:
-        of_forms = {"--workload": workload, "--version": version, "--tag": tag, "--least-reward": least_reward}
+        of_forms = {"--workload": workload, "--version": version, "--tag": tag, "--outcome": outcome}
+        of_forms |= {"--least-reward": least_reward}
         refuse_beside("an export without --as", of_forms)
         record_command(directory, overrides, "read", "onward export", namespace)
         show_line(export_events(directory, out, from_, to, namespace, format_, overrides))
@@ -60,7 +65,7 @@ def export(
     from onward.replays.exports.choice import choice_of
     from onward.replays.exports.offline import export_form
 
-    choice = choice_of(from_, to, namespace, workload, version, tag or ())
+    choice = choice_of(from_, to, namespace, workload, version, tag or (), outcome or ())
     record_command(directory, overrides, "read", f"onward export --as {as_}", namespace)
     done = export_form(directory, out, as_, choice, overrides, least_reward)
     show_line(done.counts)

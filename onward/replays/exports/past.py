@@ -13,9 +13,9 @@ from core.ids import InferenceId, Namespace
 from core.ports import Record, Store
 from core.store.turns import first_id
 from onward.replays.exports.choice import Choice
+from onward.replays.exports.outcomes import are_said, outcomes_of
 from onward.replays.history import open_history, watched
 from onward.wiring.foundation import Foundation
-from scoring.rewards.amendments import standing
 
 _AT_ONCE = 200  # turns of one query
 
@@ -42,7 +42,7 @@ class Past:
     def gone(self) -> int:
         """The number of chosen turns that have a reward and were deleted.
 
-        They are not counted where a choice of versions or tags leaves it open whether they were chosen."""
+        They are not counted where a choice of versions, tags or outcomes leaves it open whether they were chosen."""
         return len(self._gone)
 
     def read(self, progress: Progress) -> None:
@@ -58,7 +58,9 @@ class Past:
             for namespace, name in view.turns.sessions():
                 with self._store.look() as inner:
                     turns = inner.turns.of_session(namespace, name)
-                yield self._with_rewards(turns)
+                chosen = self._as_outcomes_choose(turns)
+                if chosen:
+                    yield self._with_rewards(chosen)
 
     def turns(self, ids: Sequence[InferenceId]) -> Iterator[Logged]:
         """Yield the given turns in that order."""
@@ -69,22 +71,17 @@ class Past:
             yield from self._with_rewards([found[each] for each in part])
 
     def outcomes(self, session: Sequence[Logged]) -> dict[InferenceId, list[Outcome]]:
-        """Return what stands of what was said of a session's turns, and of the session as a whole under each of them.
+        """Return what stands of what was said of each of a session's turns.
 
         The log has what was reported, and the directory's store also what the scorer concluded."""
-        namespace, name = session[0].turn.namespace, session[0].turn.session_id
-        ids = [each.turn.inference_id for each in session]
-        found: dict[str, Outcome] = {}
-        for store in (self._source.store, self._store):
-            with store.look() as view:
-                said = view.outcomes.of_turns(ids) + view.outcomes.of_session(namespace, name)
-            found |= {each.outcome_id: each for each in said}
-        by_turn: defaultdict[InferenceId, list[Outcome]] = defaultdict(list)
-        for entry in standing(found.values()):
-            about = entry.outcome.inference_id
-            for each in ids if about is None else [about]:
-                by_turn[each].append(entry.outcome)
-        return dict(by_turn)
+        return outcomes_of([each.turn for each in session], [self._source.store, self._store])
+
+    def _as_outcomes_choose(self, turns: list[Completion]) -> list[Completion]:
+        asked = self._choice.outcomes
+        if not asked:
+            return turns
+        said = outcomes_of(turns, [self._source.store, self._store])
+        return [turn for turn in turns if are_said(asked, said.get(turn.inference_id, ()))]
 
     def _with_rewards(self, turns: Sequence[Completion]) -> list[Logged]:
         latest: dict[InferenceId, Reward] = {}

@@ -210,6 +210,30 @@ def test_some_users_are_kept_apart_to_judge_the_candidate(directories: dict[str,
         replay_log(directories["log"], tmp_path / "all", None, None, holdout=1.0)
 
 
+def test_a_replay_of_chosen_turns_learns_what_a_log_of_them_alone_teaches(
+    directories: dict[str, Path], events: list[Event], tmp_path: Path
+) -> None:
+    """What is left out is counted, and a choice that leaves nothing out changes nothing."""
+    whole = replay_log(directories["log"], tmp_path / "whole", None, None)
+    every = replay_log(directories["log"], tmp_path / "every", None, None, where=["workload=write", "version=1-9"])
+    digests = ("rewards", "rewards_digest", "weights_digest", "left_out")
+    assert [whole[name] for name in digests] == [every[name] for name in digests]
+
+    some = replay_log(directories["log"], tmp_path / "some", None, None, where=["outcome=accepted=true"])
+    kept = [number for number in range(COUNT) if number % 3]
+    append(tmp_path / "alone", [event for number in kept for event in events[2 * number : 2 * number + 2]])
+    alone = replay_log(tmp_path / "alone", tmp_path / "of-alone", None, None)
+    assert some["left_out"] == alone["left_out"] | {"not_chosen": COUNT - len(kept)}
+    assert [some[name] for name in digests[:3]] == [alone[name] for name in digests[:3]]
+    assert some["weights_digest"] != whole["weights_digest"]
+    report = json.loads((tmp_path / "some" / "report.json").read_text())
+    assert (report["where"], report["rewards"]) == ({"outcome": "accepted=true"}, len(kept))
+    assert compare_replays(tmp_path / "whole", tmp_path / "some")["same"]["where"] is False
+    with pytest.raises(ConfigError, match="none of 24 turns with a reward is chosen by --where tag=team=blue"):
+        replay_log(directories["log"], tmp_path / "none", None, None, where=["tag=team=blue"])
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize(
     ("times", "why"),
     [

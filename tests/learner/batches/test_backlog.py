@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from logged_world import World, make_reward, make_turn, manifests, settle
+from logged_world import World, logged_past, make_reward, make_turn, manifests, settle
 
-from core.events import Credit, Hint, Reward
-from core.ids import OutcomeId, base_ref
+from core.events import Credit, Hint, Reward, TextEdit
+from core.ids import OutcomeId, UserHash, base_ref
 from core.settings import BatchSettings
 from learner.batches.backlog import Backlog, Bounds, refusal
 from learner.sequences.scored import Applied
@@ -66,6 +66,25 @@ def test_what_says_the_same_of_all_tokens_trains_nothing_more() -> None:
     assert backlog.pending == {}
     assert backlog.add(msgspec.structs.replace(commented, revision=3, value=0.4))
     assert [reward.hints for reward in backlog.pending.values()] == [()], "manifests have nobody's words"
+
+
+def test_what_users_wrote_trains_nothing(make_world: MakeWorld) -> None:
+    """A text that a user made of the answer, and words about it, change no bit of what the turn's own tokens teach."""
+    edit = TextEdit(start=0, end=12, token_ids=(7, 8, 9))
+    hint = Hint(start=0, end=3, text="no, use our logger", outcome_id=OutcomeId("said"))
+    said = {"edits": (edit,), "edited_by": UserHash("ada"), "hints": (hint,)}
+    made = []
+    for name, words in (("silent", {}), ("written", said)):
+        world = make_world(name)
+        learner = world.learner()
+        world.tell(*((turn, msgspec.structs.replace(reward, **words)) for turn, reward in logged_past(8)))
+        settle(learner)
+        learner.close()
+        (only,) = manifests(world)
+        published = learner._reliving.published(only.version)
+        assert published is not None
+        made.append((published.digest, only.turns, only.rewards))
+    assert made[0] == made[1]
 
 
 def applied(reward: Reward) -> Applied:

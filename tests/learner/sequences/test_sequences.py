@@ -1,7 +1,9 @@
 """Turns that continue each other share a sequence, and train as if each were alone."""
 
 import random
+from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from logged_world import MODEL, make_reward, make_turn
 from torch import Tensor
 
-from core.events import Completion, LogprobSpace
+from core.events import Completion, LogprobSpace, Segment
 from learner.model.policy_model import PolicyModel
 from learner.sequences.joining import TrainingSequence, TurnSpan, merge
 from learner.sequences.scored import ScoredTurn
@@ -146,6 +148,26 @@ def test_micro_batches_hold_the_bound_and_every_token() -> None:
         ):
             whole = batch[turn].turn.prompt_token_ids + batch[turn].turn.token_ids
             assert whole[place + 1] == target
+
+
+@pytest.mark.parametrize("layout", [{}, {"packed": True}, {"shared": True}])
+def test_only_what_the_model_sampled_has_a_ratio(layout: dict[str, bool]) -> None:
+    """What users and tools wrote between the turns has none, nor what was put into the model's mouth."""
+    rng = random.Random(2)
+    batch = [turn for number in range(3) for turn in session(rng, 3, f"s{number}")]
+    forced = Segment(start=0, end=1, kind="forced")
+    batch[4] = replace(batch[4], turn=msgspec.structs.replace(batch[4].turn, segments=(forced,)))
+    sampled = [
+        (number, place, token, pytest.approx(scored.turn.logprobs[place]))
+        for number, scored in enumerate(batch)
+        for place, token in enumerate(scored.turn.token_ids)
+        if (number, place) != (4, 0)
+    ]
+    found: list[tuple[int, int, int, float]] = []
+    for part in micro_batches(merge(batch), batch, 60, "cpu", **layout):
+        of_each = part.turns_N, part.indices_N, part.targets_N, part.behaviour_N
+        found += zip(*(each.tolist() for each in of_each), strict=True)
+    assert sorted(found) == sampled
 
 
 def test_packed_rows_hold_the_bound_every_token_and_no_padding() -> None:

@@ -141,7 +141,8 @@ class World:
         later = said_of(self.good, "rating", 4.0, supersedes=OutcomeId("first"))
         whole = said_of(self.good, "comment", "fine", inference_id=None, session_id=self.good.session_id, learn=False)
         with closing(open_foundation(self.directory)) as made:
-            made.log.append_blocking(Topic.TURNS, [*self.turns, first, later, whole])
+            kept, not_kept = said_of(self.bad, "accepted", True), said_of(self.called, "accepted", False)
+            made.log.append_blocking(Topic.TURNS, [*self.turns, first, later, whole, kept, not_kept])
             made.log.append_blocking(Topic.REWARDS, rewards)
 
 
@@ -295,6 +296,10 @@ def test_trl_and_verl_read_the_prompts_of_one_file(world: World, tmp_path: Path)
         ((None, None, None, None, "2"), {"called"}),
         ((None, None, None, None, "2-9"), {"called"}),
         ((None, None, None, None, None, ["team=blue", "shift=late"]), {"called"}),
+        ((*[None] * 5, (), ["rating"]), {"good"}),
+        ((*[None] * 5, (), ["rating=4"]), {"good"}),
+        ((*[None] * 5, (), ["comment=fine", "rating"]), {"good"}),
+        ((*[None] * 5, (), ["accepted=true"]), {"bad"}),
     ],
 )
 def test_options_choose_turns(world: World, tmp_path: Path, choice: Any, turns: set[str]) -> None:
@@ -387,6 +392,7 @@ def test_a_choice_of_nothing_writes_nothing_and_says_so(
     out = tmp_path / "none.parquet"
     for options, why in (
         (["--as", "turns", "--workload", "nobody's"], "no turns --workload nobody's; nothing was written"),
+        (["--as", "turns", "--outcome", "rating=1"], "no turns --outcome rating=1; nothing was written"),
         (["--as", "dpo", "--namespace", "acme"], "none of 1 turns makes a row of --as dpo --namespace acme"),
     ):
         with pytest.raises(SystemExit) as ended:
@@ -404,6 +410,7 @@ def test_a_choice_of_nothing_writes_nothing_and_says_so(
         (["--as", "kto", "--version", "9-2"], "--version 9-2: 9 comes after 2"),
         (["--as", "kto", "--version", "new"], "--version new: want the number of a version"),
         (["--as", "kto", "--tag", "blue"], "--tag blue: want NAME=VALUE"),
+        (["--as", "kto", "--outcome", "rating="], "--outcome rating=: want NAME or NAME=VALUE"),
         (["--as", "kto", "--least-reward", "1"], "--least-reward: only with --as sft"),
         (["--as", "kto", "--format", "jsonl"], "--format: not with --as"),
         (["--workload", "write"], "--workload: not with an export without --as"),
@@ -457,7 +464,7 @@ def week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_the_page_shows_can_be_done(week: Path, capsys: pytest.CaptureFixture[str]) -> None:
     commands = [line.split()[1:] for block in blocks("sh") for line in block.splitlines() if line.startswith("onward ")]
-    assert len(commands) == 13
+    assert len(commands) == 14
     for command in (each for each in commands if each[0] == "export"):
         app(command, result_action="return_value")
         assert json.loads(capsys.readouterr().out)["rows"] > 0

@@ -47,3 +47,22 @@ def test_a_file_in_the_place_of_the_candidates_directory_is_named(service: Path,
     with pytest.raises(ConfigError, match=f"--out {out}: "):
         replay_log(service, out, None, None)
     assert file.read_text() == "somebody's"
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        (["user=ada"], "--where user=ada: want namespace=…, workload=…, version=…, tag=…, outcome=…"),
+        (["workload"], "--where workload: want namespace=…"),
+        (["version=9-2"], "--where version=9-2: 9 comes after 2"),
+        (["tag=blue"], "--where tag=blue: want NAME=VALUE"),
+        (["outcome=accepted="], "--where outcome=accepted=: want NAME or NAME=VALUE"),
+        (["workload=ask", "workload=write"], "--where workload=write: a turn has one workload, and ask was said"),
+    ],
+)
+def test_a_choice_that_makes_no_sense_is_refused_by_name(
+    service: Path, tmp_path: Path, where: list[str], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        replay_log(service, tmp_path / "out", None, None, where=where)
+    assert list(tmp_path.iterdir()) == []
