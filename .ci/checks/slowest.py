@@ -16,7 +16,7 @@ def main(record: str = "build/ci-records/test", count: str = "20") -> None:
         sys.exit(f"{record}: no test left its seconds there")
     for test, took_s in found:
         file, _, name = test.partition("::")
-        print(f"| `{file.removeprefix('tests/')}` | `{name}` | {took_s:.0f} |")
+        print(f"| `{file}` | `{name}` | {took_s:.0f} |")
 
 
 if __name__ == "__main__":

@@ -17,10 +17,7 @@ def export(
     ],
     as_: Annotated[
         str | None,
-        Parameter(
-            name="--as",
-            help="A form to train on: turns, kto, dpo, sft or grpo; without it, events as logged.",
-        ),
+        Parameter(name="--as", help="A form to train on: turns, kto, dpo, sft or grpo; without it, events as logged."),
     ] = None,
     from_: From = None,
     to: To = None,
@@ -55,9 +52,8 @@ def export(
 
     overrides = overrides_of(set_)
     if as_ is None:
-        of_forms = {"--workload": workload, "--version": version, "--tag": tag, "--outcome": outcome}
-        of_forms |= {"--least-reward": least_reward}
-        refuse_beside("an export without --as", of_forms)
+        of_forms: dict[str, object] = {"--workload": workload, "--version": version, "--tag": tag, "--outcome": outcome}
+        refuse_beside("an export without --as", of_forms | {"--least-reward": least_reward})
         record_command(directory, overrides, "read", "onward export", namespace)
         show_line(export_events(directory, out, from_, to, namespace, format_, overrides))
         return
