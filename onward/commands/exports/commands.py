@@ -2,11 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Set, To, overrides_of, refuse_beside
+
+if TYPE_CHECKING:
+    from onward.replays.exports.choice import Choice
 
 
 def export(
@@ -66,7 +69,10 @@ def export(
     done = export_form(directory, out, as_, choice, overrides, least_reward)
     show_line(done.counts)
     if not done.rows:
-        chosen = "".join(f" {option} {value}" for option, value in choice.told.items())
-        what = "no turns" if not done.turns else f"none of {done.turns} turns makes a row of --as {as_}"
-        print(f"onward: {directory}: {what}{chosen}; nothing was written", file=sys.stderr)
+        made = "no turns" if not done.turns else f"none of {done.turns} turns makes a row of --as {as_}"
+        print(f"onward: {directory}: {made}{_chosen(choice)}; nothing was written", file=sys.stderr)
         sys.exit(1)
+
+
+def _chosen(choice: "Choice") -> str:
+    return "".join(f" {option} {value}" for option, value in choice.told.items())
