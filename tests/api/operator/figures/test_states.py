@@ -112,6 +112,8 @@ def check(state: str, press: str, done: str, page: Page, pictures: Path) -> None
     live, switches, words = (top_of(page.locator(name)) for name in ("#live", "#switches", "#gain"))
     assert abs(live - switches) < 12, "the header's first line has both"
     assert switches < top_of(word) < words + 12, "then comes the state, and with it or below it what is said of it"
+    if page.evaluate("innerWidth") < 500:
+        assert top_of(word) < top_of(page.locator("#docs")), "what is seldom needed comes below"
     is_wrong = state != "Better"
     expect(page.locator("#gain b:not(.bad)")).to_have_count(0 if is_wrong else 2)
     if is_wrong:
