@@ -8,6 +8,14 @@ from cyclopts import Parameter
 
 from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Set, To, overrides_of, refuse_beside
 
+Tag = Annotated[
+    list[str] | None, Parameter(help="With --as: only turns with this tag, NAME=VALUE; of several, with all.")
+]
+Said = Annotated[
+    list[str] | None,
+    Parameter(help="With --as: only turns of which this was said, NAME or NAME=VALUE; of several, all."),
+]
+
 
 def export(
     directory: Directory = DEFAULT_DIRECTORY,
@@ -29,13 +37,8 @@ def export(
     version: Annotated[
         str | None, Parameter(help="With --as: only turns that this version said (12), or one of these (12-40).")
     ] = None,
-    tag: Annotated[
-        list[str] | None, Parameter(help="With --as: only turns with this tag, NAME=VALUE; of several, with all.")
-    ] = None,
-    outcome: Annotated[
-        list[str] | None,
-        Parameter(help="With --as: only turns of which this was said, NAME or NAME=VALUE; of several, all."),
-    ] = None,
+    tag: Tag = None,
+    outcome: Said = None,
     least_reward: Annotated[
         float | None, Parameter(help="With --as sft: the least reward of a turn; without it, any above 0.")
     ] = None,
