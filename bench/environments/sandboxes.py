@@ -21,13 +21,29 @@ from bench.table import Row, interleave, report
 from environments.sandboxes.bubblewrap import program
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
 from environments.sandboxes.pool import Pool
-from environments.sandboxes.sandbox import Limits, Sandbox, SandboxSpec
+from environments.sandboxes.sandbox import Limits, Sandbox, Sandboxes, SandboxSpec
 
 COMMAND = ["/bin/true"]
 LIMITS = Limits(memory_bytes=256 << 20, disk_bytes=64 << 20)
 GOAL_MB, GOAL_WARM_MS, GOAL_COLD_MS = 15.0, 30.0, 250.0
 PEER = ["--unshare-all", "--die-with-parent", "--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
 PEER += [word for name in ("bin", "lib", "lib64") for word in ("--symlink", f"usr/{name}", f"/{name}")]
+
+
+class MadeAhead:
+    """Opens sandboxes, and says when the last one is there: who expects one is told nothing."""
+
+    def __init__(self, sandboxes: Sandboxes) -> None:
+        self._sandboxes = sandboxes
+        self.last = asyncio.Event()
+
+    async def open(self, spec: SandboxSpec) -> Sandbox:
+        sandbox = await self._sandboxes.open(spec)
+        self.last.set()
+        return sandbox
+
+    async def close(self) -> None:
+        await self._sandboxes.close()
 
 
 class Contenders:
@@ -37,19 +53,24 @@ class Contenders:
         self._run = runner.run
         self._spec = spec
         self._bubblewrap = Bubblewrap(directory / "state")
-        self._pool = Pool(Bubblewrap(directory / "state"), most_open=4)
+        self._made_ahead = MadeAhead(Bubblewrap(directory / "state"))
+        self._pool = Pool(self._made_ahead, most_open=4)
         self._bundle = _bundle(directory / "bundle") if shutil.which("crun") else None
         self._open = self._run(self._bubblewrap.open(spec))
-        self._run(self._pool.prepare(spec, 2))
 
     def cold(self) -> float:
         return self._run(self._one(self._bubblewrap.open))
 
     def warm(self) -> float:
-        """Take a prepared one; the next is prepared before the clock starts again."""
-        taken = self._run(self._one(self._pool.open))
-        self._run(self._pool.prepare(self._spec, 2))
-        return taken
+        """Take one that was expected, and was made before the clock starts."""
+
+        async def take() -> float:
+            self._made_ahead.last.clear()
+            self._pool.expect(self._spec)
+            await self._made_ahead.last.wait()
+            return await self._one(self._pool.open)
+
+        return self._run(take())
 
     def command(self) -> float:
         async def act() -> float:
