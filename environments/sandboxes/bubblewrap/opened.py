@@ -36,13 +36,11 @@ class BubblewrapSandbox:
         spec: SandboxSpec,
         process: subprocess.Popen[bytes],
         control: socket.socket,
-        changes: int,
         group: Group | None,
         forget: Callable[["BubblewrapSandbox"], None],
     ) -> None:
         self.spec = spec
         self._process, self._control, self._group = process, control, group
-        self.changes = changes  # a descriptor of the folders that it has written, by name
         self._forget = forget
         self._environment = standing_environment(spec)
         self._closing: asyncio.Task[None] | None = None
@@ -206,7 +204,6 @@ class BubblewrapSandbox:
                 os.close(gone)
         if self._process.poll() is None:  # it was killed, and the kernel takes its time
             await asyncio.to_thread(self._process.wait)
-        os.close(self.changes)
         self._forget(self)
         if self._group is not None:
             await asyncio.to_thread(self._group.remove)

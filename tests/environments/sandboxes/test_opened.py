@@ -65,6 +65,11 @@ def test_what_opens_while_all_are_closed_is_closed_too(sandboxes: Bubblewrap, mo
     asyncio.run(work())
 
 
+def test_layers_want_a_root_that_they_lie_over(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no root that they lie over"):
+        SandboxSpec(layers=(tmp_path,))
+
+
 def test_a_folder_of_this_machine_that_cannot_be_packed_is_the_disks_failure(
     sandboxes: Bubblewrap, tmp_path: Path
 ) -> None:
