@@ -73,12 +73,15 @@ class BubblewrapSandbox:
 
     async def copy_in(self, source: Path, target: str) -> None:
         wanted = {"kind": "unpack", "path": target, "workdir": self.spec.workdir}
-        with tempfile.TemporaryFile() as packed:
+        with contextlib.ExitStack() as closing:
             try:
-                await asyncio.to_thread(_pack, source, packed)
+                with tempfile.TemporaryFile() as file:  # whose closing meets a full disk once more
+                    packed = os.dup(file.fileno())
+                    closing.callback(os.close, packed)
+                    await asyncio.to_thread(_pack, source, file)
             except OSError as error:  # of this machine, and not of what lies in the sandbox
                 raise InfrastructureFailure("disk", f"{source} cannot be packed: {error}") from error
-            _fine(target, await self._serve(wanted, _FILE_SECONDS, packed.fileno(), 0))
+            _fine(target, await self._serve(wanted, _FILE_SECONDS, packed, 0))
 
     async def end_commands(self) -> None:
         async with self._ending:
@@ -88,8 +91,10 @@ class BubblewrapSandbox:
             except TimeoutError:
                 await self.close()
                 raise InfrastructureFailure("sandbox", "its processes do not end, and it was closed") from None
-            if self._control.recv(16) != b"ended":
-                raise self._ended()
+            with contextlib.suppress(ConnectionResetError):  # it was gone before it read the word
+                if self._control.recv(16) == b"ended":
+                    return
+            raise self._ended()
 
     async def close(self) -> None:
         if self._closing is None:

@@ -85,7 +85,7 @@ def test_a_command_finds_what_those_before_it_in_the_answer_wrote(service: Servi
     slow = ("terminal", {"command": "sleep 0.3; echo 1 >written"})
     changes = ("terminal", {"command": "sleep 0.3; rm written; echo 1 >again"})
     three = calling(slow, ("run_tests", {"paths": ["written"]}), changes, ("run_tests", {"paths": ["again"]}))
-    done, _ = work(service, repository, [three, calling(("done", {}))], commands=shows)
+    done, _ = work(service, repository, [three, calling(("done", {}))], commands=shows, answer_tokens=1000)
     assert [record.succeeded for record in done.calls if record.group == 0] == [True] * 4
 
 

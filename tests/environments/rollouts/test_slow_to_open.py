@@ -1,4 +1,4 @@
-"""How long a sandbox is waited for: what the plan says, and what a task starts in it as its health check says."""
+"""How long a sandbox is waited for: as the plan says, and what a task starts in it as its own health check says."""
 
 import asyncio
 from dataclasses import replace
