@@ -77,8 +77,11 @@ class GenerationEndpoint:
         return self._context.under_way.hold(intake.identity.caller, user, size * len(exchange.turns))
 
     def _place_of(self, exchange: Exchange) -> AbstractContextManager[None]:
-        is_low = exchange.plan.intake.priority == "low"
-        return self._context.low_places.take(len(exchange.turns)) if is_low else nullcontext()
+        intake = exchange.plan.intake
+        if intake.priority != "low":
+            return nullcontext()
+        key = None if intake.identity.key_id is None else intake.identity.caller
+        return self._context.low_places.take(len(exchange.turns), key)
 
     def _charge(self, exchange: Exchange) -> None:
         """Count what the exchange used, once it has ended, however it did."""

@@ -28,6 +28,7 @@ from core.operations.audit import Deed
 from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
 from core.operations.quotas import Account, Use
 from core.store import SqlStore, open_sqlite
+from core.store.turns import Maker
 from core.store.work import Work
 from scoring.rewards.state import open_turn
 
@@ -65,6 +66,7 @@ def ledger_turn(number: int) -> Turn:
 
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
+LONG_AGO = NOW - timedelta(days=10)
 MANY = range(1, 9)
 IDS = [inference_id(number) for number in MANY]
 KEYS = [SessionKey((NAMESPACE, session_id(number))) for number in MANY]
@@ -77,6 +79,8 @@ USES: dict[str, Callable[[Any], object]] = {
     "turns.newest_texts": lambda view: view.turns.newest_texts(4),
     "turns.get": lambda view: view.turns.get(NAMESPACE, IDS[0]),
     "turns.said_since": lambda view: view.turns.said_since(NAMESPACE, NOW - timedelta(hours=1), 4),
+    "turns.said_since a key": lambda view: view.turns.said_since(NAMESPACE, LONG_AGO, 4, Maker(None, "k")),
+    "turns.said_since a user": lambda view: view.turns.said_since(NAMESPACE, LONG_AGO, 4, Maker(UserHash("u"), "k")),
     "turns.made_since": lambda view: view.turns.made_since(NAMESPACE, SESSION, NOW - timedelta(days=10), 4),
     "turns.sessions_among": lambda view: view.turns.sessions_among(NAMESPACE, [session_id(number) for number in MANY]),
     "turns.which_of": lambda view: view.turns.which_of(NAMESPACE, IDS),
@@ -192,12 +196,24 @@ def test_no_query_walks_a_big_table(store: SqlStore, name: str) -> None:
 
 def test_a_sessions_turns_are_read_without_those_of_others(store: SqlStore) -> None:
     """Of a time long ago, too: the index by time would lead through all that the namespace has had since."""
+    assert "turns_by_session" in plan_of(store, "turns.made_since")
+
+
+@pytest.mark.parametrize("maker", ["key", "user"])
+def test_a_makers_turns_are_read_without_those_of_others(store: SqlStore, maker: str) -> None:
+    """An event says itself when it happened, which may be long ago."""
+    assert f"turns_by_{maker}" in plan_of(store, f"turns.said_since a {maker}")
+
+
+def plan_of(store: SqlStore, name: str) -> str:
+    """Return how the first query goes about it; never by time."""
     with store.begin() as connection:
-        ids, *_ = spied(connection, USES["turns.made_since"])
+        (query, parameters), *_ = spied(connection, USES[name])
         prefix = "EXPLAIN" if connection.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
-        steps = connection.exec_driver_sql(f"{prefix} {ids[0]}", ids[1]).all()
+        steps = connection.exec_driver_sql(f"{prefix} {query}", parameters).all()
     plan = " ".join(map(str, steps))
-    assert ("turns_by_session" in plan, "turns_by_time" in plan) == (True, False), plan
+    assert "turns_by_time" not in plan, plan
+    return plan
 
 
 IN_ORDER = {
