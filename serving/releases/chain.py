@@ -8,7 +8,7 @@ What was written is told to the log from the store (an outbox): a crash in betwe
 it, and loses nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 
@@ -23,7 +23,7 @@ _PLACE = TopicPartition(Topic.RELEASES, 0)
 _PAGE = 256
 _ASKS = 3  # in the life of a lease
 
-STEPS: dict[ReleaseState, frozenset[ReleaseState]] = {
+STEPS: Mapping[str, frozenset[ReleaseState]] = {
     "candidate": frozenset({"canary", "live", "rejected", "superseded", "rolled_back"}),
     "canary": frozenset({"live", "superseded", "rolled_back"}),
     "live": frozenset({"retired", "rolled_back"}),
@@ -126,7 +126,8 @@ def _check(view: View, releases: Sequence[Release]) -> None:
     states = view.policies.states_of([release.version for release in releases])
     for release in releases:
         state = states.get(release.version)
-        assert state == release.state or release.state in STEPS.get(state, frozenset()), (  # type: ignore[call-overload]
+        following = frozenset() if state is None else STEPS[state]
+        assert release.state in {state, *following}, (
             f"version {release.version}: {release.state} does not follow {state}"
         )
         states[release.version] = release.state
