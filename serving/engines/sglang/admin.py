@@ -3,8 +3,9 @@
 An engine that does not answer in time is unavailable: every call has a deadline.
 """
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import httpx
 import msgspec
 
 from core.errors import ConfigError, EngineUnavailable, WeightsError
+from serving.engines.sglang.checksums import RankChecksums
 
 SUPPORTED = ("0.5.23",)
 _FLUSH_TRIES = 50
@@ -24,6 +26,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     device: str
     context_length: int
     grammars: str  # the library that makes its masks
+    is_quantized: bool  # it computes with other bytes than its model's files have
+    started: str  # differs from start to start
 
 
 class Admin:
@@ -52,6 +56,8 @@ class Admin:
             device=str(found["device"]),
             context_length=int(found["max_req_input_len"]),
             grammars=str(found.get("grammar_backend")),
+            is_quantized=found.get("quantization") is not None,
+            started=json.dumps([found.get("startup_time"), found.get("random_seed")]),
         )
 
     def answers(self) -> bool:
@@ -108,15 +114,13 @@ class Admin:
             time.sleep(_FLUSH_WAIT_S)
         raise WeightsError(f"{self._url}: the prefix cache was not flushed")
 
-    def checksums(self) -> dict[str, str] | None:
-        """Return the checksum of every loaded tensor, by the engine's own names; also while paused.
+    def checksums(self) -> list[RankChecksums]:
+        """Return what each rank says of every tensor that it has loaded, in their order; also while paused.
 
-        None when it has none, or is spread over several ranks."""
+        None of them says anything where the engine has no checksums to give."""
         answer = self._ask("POST", "/weights_checker", {"action": "checksum"}, checked=False)
-        ranks = answer.get("ranks") or []
-        if not answer.get("success") or len(ranks) != 1:
-            return None
-        return dict(ranks[0]["checksums"])
+        ranks = (answer.get("ranks") or []) if answer.get("success") else []
+        return sorted((_said(rank, len(ranks)) for rank in ranks), key=lambda rank: rank.place)
 
     def score(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return log-probabilities at temperature 1 of each text's tokens but the first.
@@ -161,3 +165,10 @@ class Admin:
             return answer.json()
         except ValueError as error:
             raise EngineUnavailable(f"{self._url}{path}: {answer.status_code} {answer.text[:500]}") from error
+
+
+def _said(rank: Mapping[str, Any], ranks: int) -> RankChecksums:
+    """Read a rank's answer; one that does not say how many share its tensors shares them with all others."""
+    told = (rank.get("parallelism_info") or [{}])[0]  # the model's own; a draft's comes after it
+    place = tuple(int(told.get(part, 0)) for part in ("dp_rank", "pp_rank", "tp_rank"))
+    return RankChecksums(dict(rank["checksums"]), int(told.get("tp_size", ranks)), place)

@@ -19,7 +19,7 @@ from core.ids import PolicyRef
 from core.model.files import check_model_files, check_weights, weight_files
 from core.model.weights_digest import digest_of_shards, tensors_of
 from core.ports import Opened, WeightsRef
-from serving.engines.sglang.checksums import expected
+from serving.engines.sglang.checksums import Expected, expected
 from serving.weights.deltas.finite import check_finite
 from serving.weights.merged import write_merged
 
@@ -28,11 +28,11 @@ _LOADABLE = frozenset({"F32", "BF16", "F16", "F8_E4M3", "F8_E5M2"})
 
 @dataclass(frozen=True)
 class VerifiedVersion:
-    """A verified version. `checksums`: what the engine must say of it once it is loaded."""
+    """A verified version. `expected`: what the engine must say of it once it is loaded."""
 
     ref: WeightsRef
     directory: Path
-    checksums: dict[str, str]
+    expected: Expected
 
 
 class VerifiedVersions:
