@@ -307,19 +307,21 @@ def _interpreter(python: Path) -> str:
 
 
 def _engine(url: str, settings: Settings) -> str:
+    from core.model.weights_digest import bytes_of, tensors_of
     from serving.engines.sglang.admin import Admin
     from serving.engines.sglang.checksums import computable
     from serving.engines.sglang.proof import proof_of
 
     servers = settings.serving.sglang
+    files = weight_files(settings.serving.model or SHIPPED_MODEL)
     admin = Admin(url, servers.admin_key, servers.timeouts.admin_s)
     try:
-        info, ranks = admin.info(), admin.checksums()
+        info, ranks = admin.info(), admin.checksums(bytes_of(tensors_of(files)))
     finally:
         admin.close()
     if info.dtype not in ("auto", servers.dtype):
         raise ConfigError(f"serving.sglang.dtype is {servers.dtype}, and the server has {info.dtype}")
-    computed = computable(weight_files(settings.serving.model or SHIPPED_MODEL), servers.dtype)
+    computed = computable(files, servers.dtype)
     proof = proof_of(ranks, computed, is_quantized=info.is_quantized)
     facts = f"SGLang {info.sglang}, {info.dtype}, context {info.context_length:,}, grammars by {info.grammars}"
     return f"{facts}; what it loads is shown by {proof}"

@@ -16,6 +16,8 @@ from core.errors import ConfigError, EngineUnavailable, WeightsError
 from serving.engines.sglang.checksums import RankChecksums
 
 SUPPORTED = ("0.5.23",)
+SLOWEST_BYTES_S = 100e6
+"""At less, whoever loads weights or computes their checksums counts as hung: what a disk that does other work gives."""
 _FLUSH_TRIES = 50
 _FLUSH_WAIT_S = 0.02
 
@@ -36,7 +38,7 @@ class Admin:
     def __init__(self, url: str, admin_key: str | None, timeout_s: float) -> None:
         headers = {} if admin_key is None else {"Authorization": f"Bearer {admin_key}"}
         self._client = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
-        self._url = url
+        self._url, self._timeout_s = url, timeout_s
 
     def close(self) -> None:
         self._client.close()
@@ -91,12 +93,15 @@ class Admin:
     def resume(self) -> None:
         self._ask("POST", "/continue_generation", {})
 
-    def load(self, directory: Path, label: str) -> None:
-        """Replace the weights by a directory's, in a session of weight updates. Raises WeightsError when it cannot."""
-        self._must("/begin_weight_update", {})
+    def load(self, directory: Path, label: str, size: int) -> None:
+        """Replace the weights by a directory's of so many bytes, in a session of weight updates.
+
+        Raises WeightsError when it cannot."""
+        timeout_s = self._time_for(size)
+        self._ask("POST", "/begin_weight_update", {}, timeout_s=timeout_s)
         update = {"model_path": str(directory), "weight_version": label, "flush_cache": True}
-        answer = self._ask("POST", "/update_weights_from_disk", update, checked=False)
-        self._must("/end_weight_update", {})
+        answer = self._ask("POST", "/update_weights_from_disk", update, checked=False, timeout_s=timeout_s)
+        self._ask("POST", "/end_weight_update", {}, timeout_s=timeout_s)
         if not answer["success"] and "not flushed" not in str(answer["message"]):
             raise WeightsError(f"{directory}: SGLang did not load it: {answer['message']}")
 
@@ -114,11 +119,12 @@ class Admin:
             time.sleep(_FLUSH_WAIT_S)
         raise WeightsError(f"{self._url}: the prefix cache was not flushed")
 
-    def checksums(self) -> list[RankChecksums]:
+    def checksums(self, size: int) -> list[RankChecksums]:
         """Return what each rank says of every tensor that it has loaded, in their order; also while paused.
 
-        None of them says anything where the engine has no checksums to give."""
-        answer = self._ask("POST", "/weights_checker", {"action": "checksum"}, checked=False)
+        `size`: bytes of all tensors. None of them says anything where the engine has no checksums to give."""
+        asked = {"action": "checksum"}
+        answer = self._ask("POST", "/weights_checker", asked, checked=False, timeout_s=self._time_for(size))
         ranks = (answer.get("ranks") or []) if answer.get("success") else []
         return sorted((_said(rank, len(ranks)) for rank in ranks), key=lambda rank: rank.place)
 
@@ -139,8 +145,9 @@ class Admin:
         answer = self._ask("POST", "/generate", asked)
         return [entry[0] for entry in answer["meta_info"]["input_token_logprobs"][1:]]
 
-    def _must(self, path: str, body: dict[str, Any]) -> None:
-        self._ask("POST", path, body)
+    def _time_for(self, size: int) -> float:
+        """Return how long so many bytes may take, and no less than any other step."""
+        return max(self._timeout_s, size / SLOWEST_BYTES_S)
 
     def _ask(
         self,

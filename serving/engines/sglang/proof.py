@@ -75,7 +75,7 @@ class LoadedWeights:
     def check(self, held: VerifiedVersion) -> None:
         """Ask what is loaded. Raises WeightsError naming rank and tensor when that is not this version."""
         self._unconfirmed = None
-        ranks = self._admin.checksums()
+        ranks = self._admin.checksums(held.size)
         self._tell(proof_of(ranks, held.expected.checksums.keys(), is_quantized=self._is_quantized))
         wrong = self._differs_from_files(ranks, held) or self._differs_from_references(ranks, held)
         if wrong is not None:

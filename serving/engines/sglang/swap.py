@@ -74,7 +74,7 @@ class Swap:
         unreachable; it may then be paused, or hold any weights: its label is no version's."""
         version = held.ref.version
         self._do(SwapStep.PAUSE, version, self._admin.pause)
-        self._do(SwapStep.LOAD, version, lambda: self._admin.load(held.directory, str(version)))
+        self._do(SwapStep.LOAD, version, lambda: self._admin.load(held.directory, str(version), held.size))
         self._do(SwapStep.COMPARE, version, lambda: self._loaded.check(held))
         self._do(SwapStep.FLUSH, version, self._admin.flush)
         self._do(SwapStep.RESUME, version, self._admin.resume)

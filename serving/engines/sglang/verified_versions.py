@@ -17,7 +17,7 @@ from pathlib import Path
 from core.errors import WeightsError
 from core.ids import PolicyRef
 from core.model.files import check_model_files, check_weights, weight_files
-from core.model.weights_digest import digest_of_shards, tensors_of
+from core.model.weights_digest import bytes_of, digest_of_shards, tensors_of
 from core.ports import Opened, WeightsRef
 from serving.engines.sglang.checksums import Expected, expected
 from serving.weights.deltas.finite import check_finite
@@ -28,11 +28,12 @@ _LOADABLE = frozenset({"F32", "BF16", "F16", "F8_E4M3", "F8_E5M2"})
 
 @dataclass(frozen=True)
 class VerifiedVersion:
-    """A verified version. `expected`: what the engine must say of it once it is loaded."""
+    """A verified version. `expected`: what the engine must say of it once loaded; `size`: bytes of its tensors."""
 
     ref: WeightsRef
     directory: Path
     expected: Expected
+    size: int
 
 
 class VerifiedVersions:
@@ -75,7 +76,9 @@ class VerifiedVersions:
         else:
             check_finite(opened.shards)
             write_merged(self._base, opened, target, self._served_dtype)
-        held = VerifiedVersion(ref, target, expected(_shards(target), self._served_dtype, self._device))
+        shards = _shards(target)
+        wanted = expected(shards, self._served_dtype, self._device)
+        held = VerifiedVersion(ref, target, wanted, bytes_of(tensors_of(shards)))
         self._held[ref.version] = held
         return held
 

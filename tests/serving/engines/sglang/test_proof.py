@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from engine_world import MODEL, Published
@@ -15,6 +16,7 @@ from core.errors import ConfigError, WeightsError
 from core.ids import ANCHOR, base_ref
 from core.model.files import weight_files
 from core.model.probes import ProbeComparison
+from core.model.weights_digest import bytes_of, tensors_of
 from core.settings import SglangSettings
 from serving.engines.sglang.checksums import RankChecksums, computable, expected
 from serving.engines.sglang.cuda_hash import cuda_hash
@@ -176,6 +178,27 @@ def test_without_checksums_the_probe_alone_decides(engine: SglangEngine, server:
     engine.switch(TWO)
     assert engine.serving() == TWO
     assert str(proof_of([], {"model.norm.weight"}, is_quantized=False)).startswith("the probe alone")
+
+
+def test_a_large_version_has_longer_to_be_loaded(
+    engine: SglangEngine, server: WeightsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no step has less than the setting says."""
+    given: dict[str, Any] = {}
+    asked = httpx.Client.request
+
+    def noting(client: httpx.Client, method: str, path: str, **more: Any) -> httpx.Response:
+        given[path] = more.get("timeout", httpx.USE_CLIENT_DEFAULT)
+        return asked(client, method, path, **more)
+
+    monkeypatch.setattr(httpx.Client, "request", noting)
+    size = bytes_of(tensors_of(weight_files(tmp_path / "versions" / "00000002")))
+    sized = ("/begin_weight_update", "/update_weights_from_disk", "/end_weight_update", "/weights_checker")
+    for slowest, seconds in ((size / 2000, 2000.0), (2.0 * size, SglangSettings().timeouts.admin_s)):
+        monkeypatch.setattr("serving.engines.sglang.admin.SLOWEST_BYTES_S", slowest)
+        engine.switch(TWO)
+        assert [given[path] for path in sized] == [pytest.approx(seconds)] * len(sized)
+        assert given["/pause_generation"] is httpx.USE_CLIENT_DEFAULT
 
 
 def test_settings_that_say_another_device_are_refused(engine: SglangEngine, server: WeightsServer) -> None:
