@@ -115,7 +115,9 @@ class SglangEngine:
         return self._what_is_wrong(version) if version == self._confirmed else None
 
     def unload(self, version: PolicyRef) -> None:
-        if version in (self._confirmed, self._good):
+        process = self._process
+        started = process.started_on if process is not None and process.is_starting else None
+        if version in (self._confirmed, self._good, started):
             raise Conflict(f"version {version} is what a restart goes back to", param="version")
         self._shelf.drop(version)
 

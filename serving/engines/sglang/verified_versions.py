@@ -5,6 +5,8 @@
 
 SGLang loads what it is given: a missing tensor silently keeps its old value, and a wrong shape ends the server. So
 nothing reaches it that was not verified here.
+
+A merged version takes as many bytes as the model. Those of a host that ended are deleted when the next one starts.
 """
 
 import os
@@ -43,6 +45,8 @@ class VerifiedVersions:
         check_model_files(model)
         check_weights(model)
         directory.mkdir(parents=True, exist_ok=True)
+        for left in directory.iterdir():
+            shutil.rmtree(left)
         self._directory, self._model = directory, model
         self._served_dtype, self._device = served_dtype, device
         self._layout = {name: tensor.shape for name, tensor in tensors_of(_shards(model)).items()}
@@ -58,14 +62,28 @@ class VerifiedVersions:
         return dict(self._held)
 
     def put(self, ref: WeightsRef, opened: Opened) -> VerifiedVersion:
-        """Verify, lay out and keep. Raises WeightsError naming file and tensor that does not fit."""
+        """Verify, lay out and keep.
+
+        Raises WeightsError naming file and tensor that does not fit, and OSError where the disk has no room."""
         if opened.adapter is None:
             self._check(ref, opened.shards)
         elif opened.digest != ref.digest:
             raise WeightsError(f"{ref.path}: has digest {opened.digest}, version {ref.version} has {ref.digest}")
         target = self._directory / ref.version.padded
-        shutil.rmtree(target, ignore_errors=True)  # half of one, from a host that ended
+        self._held.pop(ref.version, None)
+        shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
+        try:
+            self._lay_out(opened, target)
+            shards = _shards(target)
+            wanted = expected(shards, self._served_dtype, self._device)
+            self._held[ref.version] = held = VerifiedVersion(ref, target, wanted, bytes_of(tensors_of(shards)))
+        finally:
+            if ref.version not in self._held:
+                shutil.rmtree(target, ignore_errors=True)  # half of one
+        return held
+
+    def _lay_out(self, opened: Opened, target: Path) -> None:
         for file in sorted(self._model.iterdir()):
             if file.is_file() and ".safetensors" not in file.name and file.suffix != ".py":  # no code of the model's
                 (target / file.name).symlink_to(file.resolve())
@@ -76,11 +94,6 @@ class VerifiedVersions:
         else:
             check_finite(opened.shards)
             write_merged(self._base, opened, target, self._served_dtype)
-        shards = _shards(target)
-        wanted = expected(shards, self._served_dtype, self._device)
-        held = VerifiedVersion(ref, target, wanted, bytes_of(tensors_of(shards)))
-        self._held[ref.version] = held
-        return held
 
     def drop(self, version: PolicyRef) -> None:
         held = self._held.pop(version, None)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -199,6 +200,21 @@ def test_a_large_version_has_longer_to_be_loaded(
         engine.switch(TWO)
         assert [given[path] for path in sized] == [pytest.approx(seconds)] * len(sized)
         assert given["/pause_generation"] is httpx.USE_CLIENT_DEFAULT
+
+
+def test_versions_that_nobody_serves_leave_the_disk(
+    world: Published, engine: SglangEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merged one is as large as the model: not half of one stays, nor one of a host that ended."""
+    engine.unload(THREE)
+    with monkeypatch.context() as patch:
+        patch.setattr("serving.weights.merged.shutil.disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+        with pytest.raises(OSError, match=r"a merged version takes [\d,]+ bytes, and 1,000,000 are free"):
+            engine.load(world.refs[THREE])
+    assert THREE not in engine.loaded()
+    assert sorted(path.name for path in (tmp_path / "versions").iterdir()) == ["00000001", "00000002"]
+    with closing(SglangEngine("one", SglangSettings(), world.weights, world.blobs, MODEL, tmp_path, url=engine.url)):
+        assert list((tmp_path / "versions").iterdir()) == []
 
 
 def test_settings_that_say_another_device_are_refused(engine: SglangEngine, server: WeightsServer) -> None:
