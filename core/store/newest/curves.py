@@ -25,7 +25,7 @@ _rewards, _turns, _releases = tables.rewards, tables.turns, tables.releases
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """A turn and its latest reward. `version` is that of its last token, None for a turn without tokens.
 
-    `arm` is None where the turn is of before revision 15 of the store."""
+    `arm` is None where nobody noted it."""
 
     inference_id: InferenceId
     session_id: SessionId
