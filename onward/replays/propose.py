@@ -71,7 +71,7 @@ def _require_kept_out(
     asked: Path | None, cases: Suite | None, own: Sequence[Path], report: dict[str, Any], replay: Path
 ) -> None:
     """Refuse a replay that may have learned a solution of `--suite`, or what the service keeps out, with its drafts."""
-    kept_out = report.get("kept_out", ())  # an older build's says nothing of it
+    kept_out = report["kept_out"]
     wanted = {} if cases is None else {f"--suite {asked}": cases.solutions()}
     wanted |= {f"learner.admission.keep_out: {name}": suite.kept_out() for name, suite in load_suites(own).items()}
     found = []
