@@ -27,9 +27,9 @@ from core.settings import JudgeSettings
 from core.settings.stages import RECORD_ATTEMPTS
 from core.stages.sources import OwnRecords
 from core.stages.stage import Stage, until
-from scoring.judge.background import Background
-from scoring.judge.choice import Budget, why_not
-from scoring.judge.endpoint import Endpoint, NoVote
+from scoring.judge.background import JudgeLoop
+from scoring.judge.choice import RequestBudget, why_not
+from scoring.judge.endpoint import JudgeEndpoint, NoVote
 from scoring.judge.progress import Progress
 from scoring.judge.prompt import Message, ask_about, length_of, read_prompt
 from scoring.judge.votes import Vote, is_enough, judgement, version_of
@@ -70,10 +70,10 @@ class Judge(Stage):
         _check_outcome(spec, settings.outcome)
         self._instructions = read_prompt(settings.prompt)
         self.version = version_of(settings, self._instructions)
-        self._endpoint = Endpoint(settings)
-        self._background = Background("judge-requests")
+        self._endpoint = JudgeEndpoint(settings)
+        self._background = JudgeLoop("judge-requests")
         self._most = ceil(settings.requests.under_way / settings.requests.votes)
-        self._budget = Budget(settings.turns.per_minute)
+        self._budget = RequestBudget(settings.turns.per_minute)
         self._record_attempts = record_attempts
         self._culprits = Culprits(GROUP, log, store, clock, record_attempts)
         self._reader = log.reader([Topic.TURNS])
