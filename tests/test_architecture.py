@@ -206,7 +206,7 @@ THREADS = {
     "onward/processes/stage_alarms.py": "tells the store which stages are down",
     "onward/processes/supervisor.py": "waits for a child process",
     "onward/wiring/rollouts.py": "an event loop of episodes, with which their sandboxes die",
-    "scoring/judge/background.py": "an event loop of requests",
+    "scoring/judge/stage.py": "an event loop of requests",
     "serving/engines/local/scheduler.py": "the engine",
     "serving/weights/sharing/server.py": "gives files to other hosts",
 }

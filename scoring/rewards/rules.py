@@ -17,12 +17,13 @@ from core.ids import OutcomeId, UserHash
 from core.operations.ledger import Heard, Turn
 from core.reward_spec import RewardRules, RewardSpec
 from scoring.rewards.amendments import Standing
-from scoring.rewards.conduct import effort_of, penalties_of
 from scoring.rewards.contradictions import contradicting, outweighed
 from scoring.rewards.defence import is_on, left_out, standing_of
 from scoring.rewards.spans import author_of, credits_of, demonstrated, hints_of
 from scoring.rewards.state import Session
 from scoring.rewards.worth import contribution, heard_of, trimmed_at_an_end, without_repetition
+
+_FAULTS = ("malformed_call", "cut_off", "empty_answer", "repeated_answer", "unbacked_claim")
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,3 +262,21 @@ def _left_out(
         trimmed = 2 * trimmed_at_an_end(len(entries), rules.outcomes[name].trim)
         parts += [f"{trimmed} of {len(entries)} {name} trimmed"] if trimmed else []
     return f"; left out: {', '.join(parts)}" if parts else ""
+
+
+def penalties_of(turn: Turn, rules: RewardRules) -> dict[str, float]:
+    """Return what the turn's faults cost. A fault is a reason for a reward by itself; effort is not."""
+    if turn.purpose != "turn":
+        return {}
+    costs = {fault: float(getattr(rules.penalties, fault)) for fault in _FAULTS if getattr(turn.facts, fault)}
+    return {fault: cost for fault, cost in costs.items() if cost}
+
+
+def effort_of(turn: Turn, rules: RewardRules) -> dict[str, float]:
+    """Return what the turn adds to the cost of the path to it; nothing for suggestions, which cost nobody's time."""
+    spec = rules.effort
+    if not spec.coefficient or turn.purpose == "suggestion":
+        return {}
+    before = turn.facts.before.weighed(spec)
+    added = spec.cost(before + turn.facts.effort.weighed(spec)) - spec.cost(before)
+    return {"effort": -spec.coefficient * added}
