@@ -12,7 +12,7 @@ import uvloop
 
 from simulator.drive import Driver, Traffic
 from simulator.exploits import EXPLOITS, exploit_of
-from simulator.outcome.curves import Curves
+from simulator.outcome.curves import RunCurves
 from simulator.report import make_report, succeeded, summary, write
 from simulator.service import ServiceView
 from simulator.users.crowd import LIARS_SHARE, SPAMMERS_SHARE, CrowdOptions
@@ -24,7 +24,7 @@ async def simulate(traffic: Traffic, key: str | None, output: Path) -> bool:
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as http:
-        driver, service, curves = Driver(traffic, http), ServiceView(traffic.base_urls[0], http), Curves()
+        driver, service, curves = Driver(traffic, http), ServiceView(traffic.base_urls[0], http), RunCurves()
         watching = asyncio.create_task(View(driver, service, curves).watch())
         try:
             await driver.run()

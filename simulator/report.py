@@ -10,7 +10,7 @@ from typing import Any
 from simulator.aftermath import aftermath, by_user_kind, windows
 from simulator.drive import Driver
 from simulator.losses import find_losses
-from simulator.outcome.curves import Curves, draw
+from simulator.outcome.curves import RunCurves, draw
 from simulator.outcome.truth import Truth, rates
 from simulator.service import UNREACHABLE, ServiceView
 
@@ -139,7 +139,7 @@ def succeeded(report: dict[str, Any]) -> bool:
     return nothing_lost and round(end - start, 9) >= RISE and rise[0] > 0  # rounded: 0.6 - 0.4 < 0.2
 
 
-def write(report: dict[str, Any], curves: Curves, output: Path) -> None:
+def write(report: dict[str, Any], curves: RunCurves, output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
     (output / "report.json").write_text(json.dumps(report | {"curves": curves.as_json()}, indent=2) + "\n")
     draw(curves, report, output / "curves.png")

@@ -9,7 +9,7 @@ from core.store.accounts.audit import Audit, AuditReader
 from core.store.accounts.keys import Keys, KeysReader
 from core.store.accounts.spending import Spending, SpendingReader
 from core.store.alarms import Alarms, AlarmsReader, References, ReferencesReader
-from core.store.archived import Archive, ArchiveReader
+from core.store.archived import ArchiveProgress, ArchiveReader
 from core.store.dead_letters import DeadLetters, DeadLettersReader
 from core.store.fleet import Experiments, ExperimentsReader, Fleet, FleetReader, Orders, OrdersReader
 from core.store.leases import Leases
@@ -57,7 +57,7 @@ class Work(View):
 
     alarms: Alarms
     told: Alerts
-    archived: Archive
+    archived: ArchiveProgress
     audit: Audit
     dead_letters: DeadLetters
     experiments: Experiments
@@ -80,7 +80,7 @@ class Work(View):
         super().__init__(connection)
         self.alarms = Alarms(connection)
         self.told = Alerts(connection)
-        self.archived = Archive(connection)
+        self.archived = ArchiveProgress(connection)
         self.audit = Audit(connection)
         self.dead_letters = DeadLetters(connection)
         self.experiments = Experiments(connection)

@@ -1,6 +1,5 @@
 """Manifests: which turns and revisions made a version, so that training can be checked and done again."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -13,7 +12,6 @@ from core.events import Completion, PolicyVersion, Reward, SuiteKeptOut
 from core.ids import InferenceId, PolicyRef
 from core.ports import TopicPartition
 from core.settings import LearnerSettings
-from core.settings.names import under_their_names
 from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
 
 TRAINED, UNTRAINED = "reward_mass_", "untrained_mass_"
@@ -85,8 +83,8 @@ def path_of(version: PolicyRef) -> str:
 
 
 def settings_of(manifest: Manifest) -> LearnerSettings:
-    """Return the settings that the version was made with, also when they had other names then."""
-    return LearnerSettings.model_validate(under_their_names(json.loads(manifest.settings), "learner"))
+    """Return the settings that the version was made with. Raises pydantic's ValidationError for a former build's."""
+    return LearnerSettings.model_validate_json(manifest.settings)
 
 
 def batch_of(manifest: Manifest, turns: dict[InferenceId, Completion]) -> list[ScoredTurn]:

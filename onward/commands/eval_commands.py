@@ -149,12 +149,12 @@ def propose(
     from onward.output import visible
     from onward.replays.evals import check_options
     from onward.replays.propose import propose as hand_over
-    from serving.evals.gate import Bounds
-    from serving.evals.run import Limits
+    from serving.evals.gate import GateBounds
+    from serving.evals.run import SuiteLimits
 
     check_options(margin, budget_s, concurrency, reward_margin)
-    limits = Limits(budget_s, concurrency, allow_commands)
-    policy = hand_over(replay, directory, suite, limits, Bounds(margin=margin), reward_margin, overrides_of(set_))
+    limits = SuiteLimits(budget_s, concurrency, allow_commands)
+    policy = hand_over(replay, directory, suite, limits, GateBounds(margin=margin), reward_margin, overrides_of(set_))
     assert policy.verdict is not None
     print(visible(f"version {policy.version}: {policy.verdict.action}: {policy.verdict.why}"))
     if policy.verdict.action == "hold":

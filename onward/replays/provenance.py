@@ -18,7 +18,7 @@ from onward.wiring.foundation import Foundation
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-class Versions:
+class VersionRange:
     """The lowest and the highest version that answered some turns."""
 
     def __init__(self, versions: Iterable[PolicyRef] = ()) -> None:
@@ -47,7 +47,7 @@ class Versions:
 
 
 def provenance(
-    model: str, model_digest: str | None, versions: Versions, seeds: Mapping[str, int | None] | None = None
+    model: str, model_digest: str | None, versions: VersionRange, seeds: Mapping[str, int | None] | None = None
 ) -> dict[str, Any]:
     """Return which program made it, how it was asked to, and what it is of.
 
@@ -67,7 +67,7 @@ def made_by() -> dict[str, Any]:
 
 
 def provenance_of(
-    source: Foundation, versions: Versions, seeds: Mapping[str, int | None] | None = None
+    source: Foundation, versions: VersionRange, seeds: Mapping[str, int | None] | None = None
 ) -> dict[str, Any]:
     """Return the same of a service's past; its model is that of its first version."""
     return provenance(source.settings.serving.model_name, _model_digest(source), versions, seeds)
@@ -76,7 +76,7 @@ def provenance_of(
 def provenance_of_model(model: Path, seeds: Mapping[str, int | None]) -> dict[str, Any]:
     """Return the same of what is made of a model's directory alone; without weights there, it has no digest."""
     weights = weight_files(model)
-    return provenance(str(model), digest_of_shards(weights) if weights else None, Versions(), seeds)
+    return provenance(str(model), digest_of_shards(weights) if weights else None, VersionRange(), seeds)
 
 
 def _model_digest(source: Foundation) -> str:

@@ -28,10 +28,10 @@ from learner.sequences.resemblance import KeptOut
 from learner.stage import Learner
 from learner.versions.probe import probe_of_model
 from onward.replays.estimates.held_out import judge, split
-from onward.replays.exports.choice import Choice, chosen_of, where_of
+from onward.replays.exports.choice import TurnChoice, chosen_of, where_of
 from onward.replays.exports.reports import require_folder
 from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
-from onward.replays.provenance import Versions, provenance_of
+from onward.replays.provenance import VersionRange, provenance_of
 from onward.replays.report import draw, pace_of, report_of, summary, write
 from onward.wiring.foundation import Foundation, open_foundation, open_offline, read_directory
 from onward.wiring.suites.kept_out import kept_out
@@ -81,7 +81,7 @@ def replay_log(
         history = open_history(source, Topic.TURNS, *times)
         first, last = span(watched(history, progress, "look"), source.layout.root)
         with _made(out), closing(open_offline(out)) as target:
-            versions = Versions()
+            versions = VersionRange()
             seen = versions.seen(watched(history, progress, "score"))
             records = put_turns_of(seen, target.store, with_outcomes=bool(choice.outcomes))
             scored = rescore(records, reward_spec, target.store, ManualClock(first), until=last)
@@ -103,15 +103,15 @@ def replay_log(
 
 
 def _chosen(
-    choice: Choice, rewards: list[Reward], target: Foundation, versions: Versions
-) -> tuple[list[Reward], Versions, int]:
+    choice: TurnChoice, rewards: list[Reward], target: Foundation, versions: VersionRange
+) -> tuple[list[Reward], VersionRange, int]:
     """Return the rewards of chosen turns, the versions that said these, and how many others have a reward.
 
     Everything was scored, since a reward may depend on other turns. Raises ConfigError where none is chosen."""
     if choice.is_of_all:
         return rewards, versions, 0
     ids = {reward.inference_id for reward in rewards}
-    names, said_by = set[InferenceId](), Versions()
+    names, said_by = set[InferenceId](), VersionRange()
     for turn in chosen_of(choice, ids, target.store):
         names.add(turn.inference_id)
         said_by.add_turn(turn)

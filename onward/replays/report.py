@@ -87,11 +87,14 @@ def write(report: dict[str, Any], pace: list[dict[str, Any]], out: Path) -> None
 
 
 def read(out: Path) -> dict[str, Any]:
-    """Read a report. Raises ConfigError when there is no replay."""
+    """Read a report. Raises ConfigError when there is no replay, or a former build's."""
     path = out / FILE
     if not path.exists():
         raise ConfigError(f"{path}: no such file; `onward replay DIR --out {out}` makes it")
-    return dict(json.loads(path.read_text()))
+    report = dict(json.loads(path.read_text()))
+    if "where" not in report:
+        raise ConfigError(f"{path}: of a former build, and does not say what chose its turns; replay it again")
+    return report
 
 
 def strata(rewards: Iterable[Reward]) -> dict[str, dict[str, float]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from core import tracing
 from core.settings import Settings, TracingSettings
-from core.tracing import Place, Span
+from core.tracing import Span, SpanContext
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
@@ -103,7 +103,7 @@ def _ids(given: threading.local) -> "IdGenerator":
     return GivenIds()
 
 
-def _named(place: Place) -> "SpanContext":
+def _named(place: SpanContext) -> "SpanContext":
     from opentelemetry.trace import SpanContext, TraceFlags
 
     return SpanContext(place.trace_id, place.span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))

@@ -19,14 +19,14 @@ class Point:
 
 
 @dataclass
-class Curves:
+class RunCurves:
     points: list[Point] = field(default_factory=list)
 
-    def settled(self, truth: Truth) -> "Curves":
+    def settled(self, truth: Truth) -> "RunCurves":
         """Return the curves with the shares as they turned out.
 
         At the moment itself the latest sessions had not ended yet."""
-        return Curves(
+        return RunCurves(
             [
                 replace(point, quality=truth.quality_at(point.second), accepted=truth.accepted_share(point.second))
                 for point in self.points
@@ -38,7 +38,7 @@ class Curves:
         return {name: [getattr(point, name) for point in self.points] for name in names}
 
 
-def draw(curves: Curves, report: dict[str, Any], path: Path) -> None:
+def draw(curves: RunCurves, report: dict[str, Any], path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")

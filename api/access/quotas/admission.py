@@ -19,7 +19,7 @@ from api.http.asgi import RawHeaders
 from core.events import Priority
 from core.ids import Namespace, UserHash
 from core.operations.quotas import Account, Use, quota_of, seconds_left_in_minute, seconds_left_in_month
-from core.ports import Clock, LiveState, Window
+from core.ports import Clock, CountWindow, LiveState
 from core.settings import Quota, QuotaSettings
 from core.telemetry import QUOTA_REFUSED
 
@@ -87,7 +87,7 @@ class Quotas:
             return
         self._months.add(dict.fromkeys(quotas, use))
         windows = [
-            Window(name=self._name(account, of), add=getattr(use, of))
+            CountWindow(name=self._name(account, of), add=getattr(use, of))
             for account, of, _ in _wanted(quotas, "minute", _OF)
             if getattr(use, of)
         ]
@@ -123,7 +123,7 @@ class Quotas:
         if not bounded:
             return []
         windows = [
-            Window(name=self._name(account, of), add=int(of == "requests"), limit=limit)
+            CountWindow(name=self._name(account, of), add=int(of == "requests"), limit=limit)
             for account, of, limit in bounded
         ]
         had = await self._live_state.spend(windows, _WINDOW_LIFE_S)

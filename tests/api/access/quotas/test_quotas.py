@@ -19,7 +19,7 @@ from core.clock import ManualClock
 from core.errors import StoreUnavailable
 from core.events import Topic
 from core.operations.quotas import Account, Use, month_of, seconds_left_in_minute, seconds_left_in_month
-from core.ports import Window
+from core.ports import CountWindow
 from core.settings import Quota, QuotaSettings
 from core.telemetry import QUOTA_REFUSED, QUOTA_USED
 
@@ -63,7 +63,7 @@ def spent(service: Service, account: Account = ACME, month: str = "2026-11") -> 
 
 def spent_this_minute(service: Service) -> int:
     """Return the tokens that the live state has for this minute; to add nothing is to look."""
-    window = Window(name=f"{service.services.clock.now():%Y%m%d%H%M}:tokens:{ACME.path}", add=0)
+    window = CountWindow(name=f"{service.services.clock.now():%Y%m%d%H%M}:tokens:{ACME.path}", add=0)
     return asyncio.run(service.live_state.spend([window], 120.0))[0]
 
 
