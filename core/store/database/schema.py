@@ -77,7 +77,10 @@ def _check_known(config: "Config", revision: str, name: str) -> None:
     from alembic.script import ScriptDirectory
 
     if revision not in {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}:
-        raise ConfigError(f"{name}: its schema {revision} is of a newer build; this one knows up to {tables.REVISION}")
+        raise ConfigError(
+            f"{name}: its schema {revision} is of a newer build; this one knows up to {tables.REVISION}: "
+            "run the newer build again, or restore a backup from before its first start"
+        )
 
 
 def stamp(connection: Connection, revision: str) -> None:
