@@ -26,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes: where Python may not keep bytecode, each of them compiles all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install reasoning clients demo rollouts run docs services services-down browser sandbox ide unit test quick capabilities timed verify verify-parts deep deep-parts soak faults hostile check bench bench-headline gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
+.PHONY: install reasoning clients demo rollouts run docs services services-down browser sandbox ide alertmanager unit test quick capabilities timed verify verify-parts deep deep-parts soak faults hostile check bench bench-headline gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed build/native/.made build/site.made
 
@@ -78,6 +78,9 @@ sandbox: ## bubblewrap for the sandboxes of agents, in build/sandbox where it is
 
 ide: ## VS Code in the browser (code-server) in build/ide, for the tests of clients/vscode; needs node 20 and a compiler
 	@$(PYTHON) -m deploy.ide
+
+alertmanager: ## the stack's Alertmanager, compiled into build/alertmanager, for the test of its files; needs Go
+	@$(PYTHON) -m deploy.services.alertmanager
 
 unit: install ## the tests that start nothing: a minute
 	$(BIN)/python -m pytest -m unit --numprocesses $(WORKERS) --dist loadscope

@@ -82,7 +82,7 @@ def _checks(layout: Layout, settings: Settings, work: Work) -> Iterator[Check]:
         yield Check("Postgres", lambda: _postgres(settings), "start it, mend [postgres], or run `onward migrate`")
         yield Check("Redis", lambda: _redis(settings), "start it or mend [redis]; without it all works, but slower")
     else:
-        yield Check("log and store", lambda: _embedded(layout, settings), "restore the files, or take a new directory")
+        yield Check("log and store", lambda: _embedded(layout, settings), "restore a backup, or take a new directory")
 
 
 def _directory(layout: Layout, settings: Settings) -> str:

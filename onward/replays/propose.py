@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from core.codec import to_builtins
 from core.errors import ConfigError
 from core.events import GateVerdict, PolicyVersion, Topic
 from core.ids import PolicyRef
@@ -21,6 +22,7 @@ from core.model.probes import get_probe, put_probe
 from core.ports import Renderer, WeightsRef
 from learner.versions import manifest
 from onward.replays.history import require_directory
+from onward.replays.provenance import made_by
 from onward.replays.report import read, text_digest
 from onward.wiring.evals.building import build_task_cases_of_service
 from onward.wiring.foundation import Foundation, open_foundation, open_offline
@@ -65,6 +67,12 @@ def propose(
         is_left = not found and target.settings.release.evals.suite is not None
         verdict = LEFT if is_left else together(found)
         return _publish(target, msgspec.structs.replace(draft, verdict=verdict))
+
+
+def report_of(policy: PolicyVersion, replay: Path) -> dict[str, Any]:
+    """Return what a proposal came to, for programs; `replay`, of the provenance: the replay's own."""
+    told = to_builtins({"version": policy.version, "digest": policy.digest, "verdict": policy.verdict})
+    return {**told, "provenance": {**made_by(), "replay": read(replay).get("provenance")}}
 
 
 def _require_kept_out(

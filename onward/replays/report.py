@@ -19,6 +19,7 @@ from core.errors import ConfigError
 from core.events import PolicyVersion, Reward
 from core.reward_spec import RewardSpec
 from core.settings import LearnerSettings
+from environments.provenance import in_png
 from learner.sequences.resemblance import KeptOut
 from learner.timing import is_of_machine
 from learner.versions.provenance import ancestry
@@ -132,7 +133,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
         axes[0, 2].remove()
         _draw_gains(held, axes[1, 2])
     figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"onward": json.dumps(report.get("provenance"))})
+    figure.savefig(path, dpi=110, metadata=in_png(report.get("provenance")))
     plt.close(figure)
 
 

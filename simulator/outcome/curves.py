@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from environments.provenance import in_png
 from simulator.outcome.truth import Truth
 
 
@@ -39,6 +40,7 @@ class RunCurves:
 
 
 def draw(curves: RunCurves, report: dict[str, Any], path: Path) -> None:
+    """Draw it; the picture holds the report's provenance."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -58,7 +60,7 @@ def draw(curves: RunCurves, report: dict[str, Any], path: Path) -> None:
     below.set_ylabel("policy version")
     below.set_xlabel("seconds of traffic")
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, metadata=in_png(report["provenance"]))
     plt.close(figure)
 
 

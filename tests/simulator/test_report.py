@@ -168,6 +168,7 @@ FIGURES = PASSING | {
     "engine_idle_share": 0.31,
     "learner_idle_share": 0.12,
     "turned_away": 2,
+    "provenance": {"command": "onward demo", "commit": None},
 }
 
 
@@ -304,5 +305,5 @@ def test_a_sparkline_shows_shares_and_gaps() -> None:
 
 def test_curves_are_drawn_with_gaps(tmp_path: Path) -> None:
     curves = RunCurves([Point(1.0), Point(2.0, quality=0.4, accepted=0.5, version=3)])
-    draw(curves, {"quality_start": None, "seed": 0, "versions": 3}, tmp_path / "curves.png")
+    draw(curves, {"quality_start": None, "seed": 0, "versions": 3, "provenance": None}, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000

@@ -82,7 +82,10 @@ def _check_known(config: "Config", revision: str, name: str) -> None:
             f"{name}: its schema {revision} is of a former build; this one upgrades stores from {BASELINE} on: take a "
             "new directory or database, or upgrade it first with the commit that docs/stack.md names under Upgrade"
         )
-    raise ConfigError(f"{name}: its schema {revision} is of a newer build; this one knows up to {tables.REVISION}")
+    raise ConfigError(
+        f"{name}: its schema {revision} is of a newer build; this one knows up to {tables.REVISION}: "
+        "run the newer build again, or restore a backup from before its first start"
+    )
 
 
 def stamp(connection: Connection, revision: str) -> None:

@@ -1,5 +1,6 @@
 """`/v1/overview` and the console's first page: how the service stands, and what to do next."""
 
+import ast
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from api.operator.figures.next_steps import (
 from core.clock import ManualClock
 from core.events import Release
 from core.ids import InferenceId, UserHash, base_ref
+from core.operations import alarms as operations
 from core.operations.alarm_advice import ADVICE
 from core.operations.alarms import NO_MONITORS, StoredAlarm
 from core.operations.fleet import Switches
@@ -187,8 +189,22 @@ def test_an_attack_is_one_until_its_alarm_is_closed_and_what_bounds_it_is_said()
     assert [step.state for step in next_steps(facts(alarms=[closed]))] == ["better"]
 
 
+def opened_as() -> set[str]:
+    """Return how the product's code names the alarms that it opens."""
+    trees = (
+        ast.parse(path.read_text())
+        for folder in ("api", "core", "ingest", "learner", "onward", "scoring", "serving")
+        for path in (DOCS.parent / folder).rglob("*.py")
+    )
+    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
+    opened = (call for call in calls if ast.unparse(call.func).split(".")[-1] == "Opening")
+    return {ast.unparse(each.value) for call in opened for each in call.keywords if each.arg == "monitor"}
+
+
 def test_every_alarm_has_its_advice_which_the_documentation_gives_too() -> None:
     assert set(ADVICE) == {monitor.name for monitor in MONITORS} | NO_MONITORS
+    others = opened_as() - {"monitor.name", "'test'"}  # of the monitors' stage, and of `onward alerts test`
+    assert {getattr(operations, name, name) for name in others} == NO_MONITORS, "whoever else opens one is known there"
     text = (DOCS / "monitors.md").read_text()
     parts = [part for block in text.split("\n\n") for part in (block.splitlines() if block[0] == "|" else [block])]
     told = [(name, " ".join(part.split())) for part in parts for name in re.findall(r'<a id="(\w+)"></a>', part)]
