@@ -70,7 +70,7 @@ class Learner(Stage):
 
         `ranks`: the processes that follow this one."""
         super().__init__()
-        self._eval_suites = SuiteAdmission(kept_out)
+        self._eval_suites = SuiteAdmission(kept_out, model)
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock = settings, clock
         self._masks = masks_of(model)
@@ -78,7 +78,7 @@ class Learner(Stage):
         self._record_attempts = record_attempts
         self._culprits = Culprits("learner", log, store, clock, record_attempts)
         self._journal = Journal(directory)
-        self._backlog = Backlog(Mixture(settings.mixture))
+        self._backlog = Backlog(Mixture(settings.mixture), settings.objective.demonstration_weight > 0)
         self._lineage = Lineage()
         self._pace = Pace()
         self._traces = VersionTraces(clock)
@@ -196,7 +196,7 @@ class Learner(Stage):
             if self._lacking and not self._give_up([r for r in chosen if r.inference_id not in found]):
                 return []
             if not self._lacking and not self._refuse(chosen, found):
-                return [self._backlog.scored(reward, found[reward.inference_id]) for reward in chosen]
+                return [self._eval_suites.without_told(self._backlog.scored(r, found[r.inference_id])) for r in chosen]
         return []
 
     def _find(self, found: dict[InferenceId, Completion], chosen: Sequence[Reward]) -> None:
