@@ -184,7 +184,8 @@ def create_app(services: ApiServices) -> FastAPI:
     redactors = Redactors(services.privacy, settings.user_hash_key)
     redactors.check_namespaces(ring.namespaces)
     months = Months(services.quotas, services.store, services.clock)
-    quotas = Quotas(services.quotas, services.live_state, months, services.clock)
+    is_priced = settings.prices.are_known
+    quotas = Quotas(services.quotas, services.live_state, months, services.clock, is_priced=is_priced)
     log = CountedLog(services.log, quotas)
     bodies, under_way = Bodies(settings.bodies), UnderWay(settings.bodies)
     context = Context(services, ring, _reader(services), bodies, under_way, places, stored, redactors, quotas, log)

@@ -9,6 +9,7 @@ from api.turns.private.settling import settled
 from api.turns.sessions import make_known
 from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core.events import Protocol
+from core.operations.quotas import Use
 
 
 class Exchange(ABC):
@@ -35,9 +36,12 @@ class Exchange(ABC):
         return any(turn.capture.token_ids for turn in self.turns)
 
     @property
-    def used_tokens(self) -> int:
+    def use(self) -> Use:
         """The tokens of its prompt, and of all its answers so far."""
-        return len(self.plan.place.prompt_token_ids) + sum(len(turn.capture.token_ids) for turn in self.turns)
+        place = self.plan.place
+        prompt, output = len(place.prompt_token_ids), sum(len(turn.capture.token_ids) for turn in self.turns)
+        new = max(0, prompt - place.known_tokens)
+        return Use(tokens=prompt + output, new_prompt_tokens=new, output_tokens=output)
 
     def begin_again(self) -> None:
         """Start over with new turns; the tokens of the old ones stay in the log as they are."""

@@ -39,5 +39,7 @@ spending = Table(
     Column("requests", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False),
     Column("stored_bytes", BigInteger, nullable=False),
+    Column("new_prompt_tokens", BigInteger),  # null: a build that did not count them had a part in the month
+    Column("output_tokens", BigInteger),
     Index("spending_by_namespace", "month", "namespace", "tokens"),
 )
