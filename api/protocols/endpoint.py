@@ -50,6 +50,7 @@ class GenerationEndpoint:
             size = len(body.raw)
             async with HangUp(receive):
                 exchange = await self._planned(identity, headers, body)
+                await exchange.heed_consent()
                 intake = exchange.plan.intake
                 of_user = await self._context.quotas.admit_user(identity.namespace, intake.user_id, intake.priority)
                 exchange.limits = merged(merged(limits, admitted), of_user)
