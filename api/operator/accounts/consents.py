@@ -15,7 +15,7 @@ from api.feedback.targets import check_session_is_own, has_session
 from api.turns.intake import check_id
 from api.turns.lookup import read
 from core.errors import InvalidRequest, NotFound
-from core.ids import SessionId
+from core.ids import SessionId, UserHash
 from core.operations.consents import UNSAID, Consent, Subject
 
 _LONGEST_USER = 16_384
@@ -48,6 +48,7 @@ def consent_router(context: Context) -> APIRouter:
         only_parameters(request, "user", "session_id")
         identity, named = identity_of(request), request.query_params
         subject = await _subject(context, identity, named.get("user"), named.get("session_id"))
+        _note(note_of(request), subject)
         known = await read(context.services, lambda view: view.consents.of([subject]))
         return json_response(_described(subject, known.get(subject, UNSAID)))
 
@@ -110,9 +111,17 @@ def _change(
             raise InvalidRequest("learn: what is not stored teaches nothing: give store, too", param="learn")
         after = before.changed(*said, context.services.clock.now(), identity.by)
         work.consents.put(subject, after, takes_back=not after.learn or after.learn_since is not None)
-        named = {"session_id": subject.name} if subject.kind == "session" else {"user_id": subject.name}
-        note.write(work, **named, learn=after.learn, store=after.store)
+        _note(note, subject)
+        note.write(work, learn=after.learn, store=after.store)
     return after
+
+
+def _note(note: Note, subject: Subject) -> None:
+    """Say in the trail whose consent it is."""
+    if subject.kind == "user":
+        note.saw(UserHash(subject.name))
+    else:
+        note.add(session_id=subject.name)
 
 
 def _described(subject: Subject, consent: Consent) -> dict[str, Any]:

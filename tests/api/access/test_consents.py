@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from api_harness import MODEL, SPEC, Service, serve, serve_replicas, wait_for
 from stepping import step
 
 from core.clock import SystemClock
 from core.ids import CONSENT, InferenceId, Namespace
+from core.operations.audit import AuditEntry
 from core.reward_spec import RewardSpec
 from core.reward_spec.roles import CONSENT_WITHDRAWN
 from core.settings import ScoringSettings
@@ -78,6 +80,13 @@ def test_what_a_user_said_is_kept_and_heeded_until_it_is_changed(service: Servic
     shown = service.get("/v1/consent?user=ada", **bearer()).json()
     assert (shown["learn"], shown["store"], shown["kind"]) == (False, True, "user")
     assert "stays in their weights" in shown["says"]
+    with service.store.look() as view:
+        found = view.audit.newest("team", 1 << 40, 9)
+    deeds = [msgspec.json.decode(entry.record, type=AuditEntry) for entry in found]
+    assert [(deed.kind, deed.objects, len(deed.users)) for deed in deeds] == [
+        ("change", {"learn": "False", "store": "True"}, 1),
+        ("read", {}, 1),
+    ]
     assert said(service, user="ada", learn=True)["learn_since"] is not None
     assert learns(service, user="ada") == (True, True)
 
