@@ -50,6 +50,7 @@ _SESSION_HEADERS = {
     "x-onward-workload": "What the turn is for; chat or suggestion when absent",
     "x-onward-learn": "false: do not learn from this turn",
     "x-onward-store": "false: store none of its words, and do not learn from it",
+    "x-onward-processing-purpose": "What the turn is processed for, of the purposes that its namespace states",
     "x-onward-strict": "true: refuse the request if anything in it would be ignored",
     "x-onward-environment": "production or simulated",
     "x-onward-priority": "low: nobody waits for it, and it gives way to whoever is waited for; normal when absent",

@@ -44,13 +44,15 @@ def consent_router(context: Context) -> APIRouter:
 
     @router.get("/v1/consent")
     async def get_consent(request: Request) -> Response:
-        """Return what `user` or `session_id` has consented to; where nothing was said, all is allowed."""
+        """Return what `user` or `session_id` has consented to; where nothing was said, all is allowed.
+
+        `purposes` are those for which the namespace states that turns are processed."""
         only_parameters(request, "user", "session_id")
         identity, named = identity_of(request), request.query_params
         subject = await _subject(context, identity, named.get("user"), named.get("session_id"))
         _note(note_of(request), subject)
         known = await read(context.services, lambda view: view.consents.of([subject]))
-        return json_response(_described(subject, known.get(subject, UNSAID)))
+        return json_response(_described(context, subject, known.get(subject, UNSAID)))
 
     @router.post(
         "/v1/consent", openapi_extra=json_body(ConsentBody, "Whose consent, and what changes of it"), name="set_consent"
@@ -72,7 +74,7 @@ def consent_router(context: Context) -> APIRouter:
         changed = await asyncio.to_thread(_change, context, identity, subject, (learn, store), note_of(request))
         await context.consents.refresh()
         context.taking_back.hasten()
-        return json_response(_described(subject, changed))
+        return json_response(_described(context, subject, changed))
 
     return router
 
@@ -124,7 +126,7 @@ def _note(note: Note, subject: Subject) -> None:
         note.add(session_id=subject.name)
 
 
-def _described(subject: Subject, consent: Consent) -> dict[str, Any]:
+def _described(context: Context, subject: Subject, consent: Consent) -> dict[str, Any]:
     return {
         "object": "consent",
         "kind": subject.kind,
@@ -134,4 +136,5 @@ def _described(subject: Subject, consent: Consent) -> dict[str, Any]:
         "changed_at": consent.changed_at,
         "changed_by": consent.changed_by,
         "says": None if consent.learn else _STAYS,
+        "purposes": context.services.privacy.purposes_in(subject.namespace),
     }

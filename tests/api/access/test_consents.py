@@ -9,12 +9,13 @@ import pytest
 from api_harness import MODEL, SPEC, Service, serve, serve_replicas, wait_for
 from stepping import step
 
+from api.turns.intake import PROCESSING_PURPOSE as PURPOSE
 from core.clock import SystemClock
 from core.ids import CONSENT, InferenceId, Namespace
 from core.operations.audit import AuditEntry
 from core.reward_spec import RewardSpec
 from core.reward_spec.roles import CONSENT_WITHDRAWN
-from core.settings import ScoringSettings
+from core.settings import NamespacePrivacySettings, PrivacySettings, ScoringSettings
 from scoring.stage import Scorer
 
 KEYS: Any = (
@@ -266,3 +267,27 @@ def test_a_key_for_one_user_speaks_for_her_and_her_sessions(service: Service) ->
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "learn"), "nothing is stored"
     assert service.get("/v1/consent?user=bob", **bearer("key-of-ada")).status_code == 403
     assert service.post("/v1/consent", {"user": "x", "learn": True}, **bearer("key-of-a-reader")).status_code == 200
+
+
+# ------------------------------------------------------------------------------------------ what for
+
+
+def test_a_turn_gives_a_purpose_that_its_namespace_states(tmp_path: Path) -> None:
+    stated = {"coding": "Completing code in the editor."}
+    privacy = PrivacySettings(namespaces={"team": NamespacePrivacySettings(purposes=stated)})
+    header = {"x-onward-processing-purpose": "coding"}
+    with serve(tmp_path / "service", keys=KEYS, privacy=privacy) as service:
+        for fields in ({"headers": {**bearer(), **header}}, {"headers": bearer(), "metadata": {PURPOSE: "coding"}}):
+            answer = service.chat("hi", **fields)
+            assert service.turn(answer.json()["onward"]["inference_id"]).tags == {PURPOSE: "coding"}
+        assert service.turn(turn_of(service)).tags == {}, "none was given"
+        for fields in (
+            {"headers": bearer(), "metadata": {PURPOSE: "selling"}},
+            {"headers": {**bearer(), **header}, "metadata": {PURPOSE: "selling"}},
+            {"headers": {**bearer("key-of-others"), **header}},
+        ):
+            refused = service.chat("hi", **fields)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, f"metadata.{PURPOSE}")
+        assert service.chat("hi", headers=bearer("key-of-others"), metadata={PURPOSE: "any"}).status_code == 200
+        assert service.get("/v1/consent?user=ada", **bearer()).json()["purposes"] == stated
+        assert service.get("/v1/consent?user=ada", **bearer("key-of-others")).json()["purposes"] == {}
