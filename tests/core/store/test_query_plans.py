@@ -250,6 +250,7 @@ IN_ORDER = {
 
 WHOLE = {
     "audit.in_order",
+    "consents.hold",
     *("ledger.is_empty", "outcomes.of_judged_turns", "policies.allocate_anchor", "policies.count_states"),
     *("policies.states_of_lineage", "policies.versions", "releases.live_history", "releases.lock"),
     *("rewards.in_order", "turns.sessions"),
