@@ -201,7 +201,7 @@ class Learner(Stage):
 
     def _find(self, found: dict[InferenceId, Completion], chosen: Sequence[Reward]) -> None:
         with self._store.look() as view:
-            found |= view.turns.get_many([reward.inference_id for reward in chosen])
+            found |= view.consents.heeded(view.turns.get_many([reward.inference_id for reward in chosen]))
 
     def _give_up(self, missing: Sequence[Reward]) -> bool:
         """Drop rewards whose turns never came; return whether there were any. The writer is only behind for a while."""

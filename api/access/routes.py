@@ -83,6 +83,8 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/v1/traces"): Need("feedback", "its namespace's", by_user=True),
     ("DELETE", "/v1/feedback/{feedback_id:path}"): Need("feedback", "its own", deed="delete"),
     ("GET", "/v1/feedback/{feedback_id:path}"): _LOOK_UP,
+    ("GET", "/v1/consent"): Need("feedback", "its namespace's", by_user=True, deed="read"),
+    ("POST", "/v1/consent"): Need("feedback", "its namespace's", by_user=True, deed="change"),
     ("GET", "/v1/sessions"): _LIST,
     ("GET", "/v1/sessions/{session_id:path}"): _LOOK_UP,
     ("GET", "/v1/turns/{inference_id}"): _LOOK_UP,

@@ -15,7 +15,7 @@ from core.reward_spec.defence import DefenceSpec
 from core.reward_spec.derived import DerivedSpec
 from core.reward_spec.outcomes import OutcomeSpec, SessionSpec, SuggestionSpec
 from core.reward_spec.part import Number, Part
-from core.reward_spec.roles import USUAL, Role
+from core.reward_spec.roles import CONSENT_WITHDRAWN, USUAL, Role
 
 Table = dict[str, Any]
 
@@ -55,6 +55,8 @@ class RewardRules(Part):
     def _consistent(self) -> "RewardRules":
         if self.clip[0] >= self.clip[1]:
             raise ValueError("clip: the lower bound lies above the upper one")
+        if CONSENT_WITHDRAWN in self.outcomes:
+            raise ValueError(f"outcomes.{CONSENT_WITHDRAWN}: the service says this itself, and no spec may weigh it")
         self._rewards_something()
         if self.penalties.unbacked_claim and not self.claims:
             raise ValueError("penalties.unbacked_claim: there are no [[claims]]")

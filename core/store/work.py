@@ -6,6 +6,7 @@ they write is committed together or not at all. docs/architecture.md says who wr
 from sqlalchemy import Connection
 
 from core.store.accounts.audit import Audit, AuditReader
+from core.store.accounts.consents import Consents, ConsentsReader
 from core.store.accounts.keys import Keys, KeysReader
 from core.store.accounts.spending import Spending, SpendingReader
 from core.store.alarms import Alarms, AlarmsReader, References, ReferencesReader
@@ -33,6 +34,7 @@ class View:
         self.told = AlertsReader(connection)
         self.archived = ArchiveReader(connection)
         self.audit = AuditReader(connection)
+        self.consents = ConsentsReader(connection)
         self.curves = Curves(connection)
         self.dead_letters = DeadLettersReader(connection)
         self.experiments = ExperimentsReader(connection)
@@ -59,6 +61,7 @@ class Work(View):
     told: Alerts
     archived: ArchiveProgress
     audit: Audit
+    consents: Consents
     dead_letters: DeadLetters
     experiments: Experiments
     files: VersionFiles
@@ -82,6 +85,7 @@ class Work(View):
         self.told = Alerts(connection)
         self.archived = ArchiveProgress(connection)
         self.audit = Audit(connection)
+        self.consents = Consents(connection)
         self.dead_letters = DeadLetters(connection)
         self.experiments = Experiments(connection)
         self.files = VersionFiles(connection)

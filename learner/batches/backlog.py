@@ -161,7 +161,7 @@ def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str 
     """Return why a turn with this reward never trains; None when it may."""
     if turn.unstored is not None:
         return NOT_STORED
-    if not turn.learn:
+    if not (turn.learn or reward.void):  # what a turn taught before its user withdrew is taken back
         return "no_consent"
     if turn.arm == "holdback":
         return "held_back"  # it is for a comparison, and the policy has gone far from what sampled it

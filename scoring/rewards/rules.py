@@ -16,6 +16,7 @@ from core.events import Credit, Hint, Outcome, TextEdit
 from core.ids import OutcomeId, UserHash
 from core.operations.ledger import Heard, Turn
 from core.reward_spec import RewardRules, RewardSpec
+from core.reward_spec.roles import CONSENT_WITHDRAWN
 from scoring.rewards.amendments import Standing
 from scoring.rewards.contradictions import contradicting, outweighed
 from scoring.rewards.defence import is_on, left_out, standing_of
@@ -108,11 +109,14 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
 def _voiding(turn: Turn, session: Session, rules: RewardRules) -> list[Outcome]:
     """Return what says that the turn, or its session as a whole, came about by a fault that is not the answer's.
 
-    It holds for all of a session's turns, whenever it was said and whatever their purpose."""
-    if "void" not in rules.roles.values():
-        return []
+    It holds for all of a session's turns, whenever it was said and whatever their purpose. That a user has withdrawn
+    consent to learning is said of each turn by the service itself."""
     standing = (entry.outcome for subject in (turn.inference_id, None) for entry in session.standing_of(subject))
-    return [each for each in standing if rules.roles.get(each.name) == "void" and each.value is True]
+    return [each for each in standing if _voids(each, rules) and each.value is True]
+
+
+def _voids(outcome: Outcome, rules: RewardRules) -> bool:
+    return rules.roles.get(outcome.name) == "void" or outcome.name == CONSENT_WITHDRAWN
 
 
 def _waiting(due_at: datetime) -> Decision:

@@ -15,8 +15,6 @@ from core.settings import PriceSettings
 from core.store.newest.curves import TaskDeed
 from core.text.patterns import Pattern, pattern
 
-_MILLION = 1_000_000
-
 
 class SessionTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One session. `passed` is None where nothing checked it; `cost` is None where tokens have no price.
@@ -82,18 +80,12 @@ class Reader:
             parallel_calls=sum(size for size in sizes if size > 1),
             tokens=prompt + output,
             seconds=sum(deed.latency_ms for deed in deeds) / 1000 + _tool_seconds(deeds),
-            cost=self._cost(prompt, output),
+            cost=self._prices.cost(prompt, output),
         )
 
     def _did(self, deed: TaskDeed) -> set[str]:
         lines = [call_line(call.name, call.arguments) for call in deed.tool_calls]
         return {name for name, kind in self._kinds.items() if any(map(kind.is_in, lines))}
-
-    def _cost(self, prompt: int, output: int) -> float | None:
-        prices = self._prices
-        if not (prices.prompt or prices.output):
-            return None
-        return (prompt * prices.prompt + output * prices.output) / _MILLION
 
 
 def _kinds(spec: DerivedSpec) -> Mapping[str, Pattern]:
