@@ -11,8 +11,10 @@ from stepping import step
 
 from core import telemetry
 from core.events import Event, Outcome, Reward, TextEdit
+from core.operations.ledger import Heard, SessionKey
 from core.store import SqlStore
 from scoring.ledger import bounds
+from scoring.ledger.pages import load_sessions
 from scoring.ledger.session_cache import SessionCache
 from scoring.ledger.transaction import LedgerTransaction
 
@@ -107,6 +109,18 @@ def test_of_long_words_as_much_is_kept_as_a_reward_tells(
         kept = [heard.outcome for _, heard in view.ledger.outcomes(lab.NAMESPACE, [turn.session_id])]
     assert sorted(len(each.evidence or str(each.value)) for each in kept) == [2000] * 3
     assert cache is None or sum(session.size for session in cache) < 50
+
+
+def test_what_a_former_build_stored_whole_is_not_kept_whole_in_memory(
+    lab: ModuleType, events: Any, store: SqlStore
+) -> None:
+    turn = events.turn("s", 0)
+    said, key = events.outcome(turn, "rejected", True, 1, evidence="x" * LONG), SessionKey((lab.NAMESPACE, "s"))
+    with store.work() as work:
+        work.ledger.put_outcomes([(Heard(said, 1), turn.session_id)])
+    with store.look() as view:
+        session = load_sessions(view, [key])[key]
+    assert [len(heard.outcome.evidence or "") for heard in session.said] == [2000]
 
 
 def test_of_further_texts_than_a_session_may_have_the_value_counts_and_no_word(
