@@ -166,7 +166,7 @@ def rewards_router(context: Context) -> APIRouter:
         after = _last_event_id(request)
         if after is None:
             after = await read(services, lambda view: view.rewards.last_sequence(identity.namespace))
-        events = _events(services, feed, identity.namespace, after, partial(is_still_let_in, context, request))
+        events = _events(feed, identity.namespace, after, partial(is_still_let_in, context, request))
         return _EventStream(events, headers={"cache-control": "no-cache"})
 
     @router.get("/v1/rewards/{inference_id}")
@@ -217,7 +217,7 @@ def _last_event_id(request: Request) -> int | None:
 
 
 async def _events(
-    services: ApiServices, feed: RewardFeed, namespace: Namespace, after: int, may_go_on: Callable[[], bool]
+    feed: RewardFeed, namespace: Namespace, after: int, may_go_on: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
     yield b": open\n\n"
     caught_up = is_away = False

@@ -120,15 +120,16 @@ def test_of_the_threads_that_read_the_store_one_caller_has_half() -> None:
 
         try:
             for number in range(3 * background._THREADS):
-                asyncio.create_task(look(number)).cancel() if number % 2 else held.append(
-                    asyncio.create_task(look(number))
-                )
+                task = asyncio.create_task(look(number))
                 await asyncio.sleep(0)
+                if number % 2:
+                    task.cancel()
+                held.append(task)
             is_first = await asyncio.wait_for(his(), 20)
             return is_first, len(begun)
         finally:
             gate.set()
-            await asyncio.gather(*held)
+            await asyncio.gather(*held, return_exceptions=True)
 
     held = list[asyncio.Task[None]]()
     is_first, begun = asyncio.run(run())

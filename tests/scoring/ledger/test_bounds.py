@@ -132,7 +132,10 @@ def test_of_further_texts_than_a_session_may_have_the_value_counts_and_no_word(
     said = [events.outcome(turn, "rating", 0.5, 1, edits=(edit,), evidence="x") for _ in range(3)]
     rewards, _ = score([turn, *said, events.outcome(turn, "rejected", True, 2)])
     with store.look() as view:
-        kept = {heard.outcome.outcome_id: heard.outcome for _, heard in view.ledger.outcomes(lab.NAMESPACE, ["s"])}
+        kept = {
+            heard.outcome.outcome_id: heard.outcome
+            for _, heard in view.ledger.outcomes(lab.NAMESPACE, [turn.session_id])
+        }
     assert [kept[each.outcome_id].edits for each in said] == [(edit,), (), ()]
     assert {each.outcome_id for each in said} < set(rewards[-1].outcome_ids)
 
