@@ -115,7 +115,10 @@ def test_what_a_former_build_stored_whole_is_not_kept_whole_in_memory(
     lab: ModuleType, events: Any, store: SqlStore
 ) -> None:
     turn = events.turn("s", 0)
-    said, key = events.outcome(turn, "rejected", True, 1, evidence="x" * LONG), SessionKey((lab.NAMESPACE, "s"))
+    said, key = (
+        events.outcome(turn, "rejected", True, 1, evidence="x" * LONG),
+        SessionKey((lab.NAMESPACE, turn.session_id)),
+    )
     with store.work() as work:
         work.ledger.put_outcomes([(Heard(said, 1), turn.session_id)])
     with store.look() as view:
