@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.trail import begin_note
+from api.http.background import called_by
 from core.operations.audit import DeedKind
 from core.settings import Scope
 
@@ -149,6 +150,7 @@ class AccessCheck:
             begin_note(request, identity, self._clock, deed, f"{request.method} {path}", namespace)
         need.check(identity)
         request.state.identity = identity
+        called_by(identity.caller)
 
 
 def check_routes(routes: Sequence[BaseRoute], hot: Iterable[str]) -> None:
