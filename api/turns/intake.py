@@ -22,7 +22,7 @@ from core import telemetry
 from core.errors import InvalidRequest, NotFound
 from core.events import Environment, Priority, Purpose
 from core.ids import SessionId, UserHash
-from core.operations.consents import Subject
+from core.operations.consents import ConsentSubject
 from core.settings import WORKLOAD_NAME
 from core.tracing import Caller, caller_of, is_on
 
@@ -119,11 +119,11 @@ def take_in(
     )
 
 
-def subjects_of(intake: Intake, session_id: SessionId) -> list[Subject]:
+def subjects_of(intake: Intake, session_id: SessionId) -> list[ConsentSubject]:
     """Return those whose consent a turn of this session needs."""
     namespace = intake.identity.namespace
-    session = Subject(namespace, "session", session_id)
-    return [session] if intake.user_id is None else [session, Subject(namespace, "user", intake.user_id)]
+    session = ConsentSubject(namespace, "session", session_id)
+    return [session] if intake.user_id is None else [session, ConsentSubject(namespace, "user", intake.user_id)]
 
 
 def with_purpose(intake: Intake, messages: Sequence[Mapping[str, Any]]) -> Intake:

@@ -12,7 +12,7 @@ from core.ids import Namespace
 SubjectKind = Literal["user", "session"]
 
 
-class Subject(NamedTuple):
+class ConsentSubject(NamedTuple):
     """Whose consent it is."""
 
     namespace: Namespace
@@ -47,7 +47,7 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True):
 class KeptConsent(msgspec.Struct, frozen=True, kw_only=True):
     """A consent as the store has it. `revision` grows with every change of any."""
 
-    subject: Subject
+    subject: ConsentSubject
     consent: Consent
     revision: int
 
@@ -55,13 +55,13 @@ class KeptConsent(msgspec.Struct, frozen=True, kw_only=True):
 UNSAID: Final = Consent()
 
 
-def subjects_of(turn: Completion) -> list[Subject]:
+def subjects_of(turn: Completion) -> list[ConsentSubject]:
     """Return those whose consent a turn needs: its session, and its user where it names one."""
-    session = Subject(turn.namespace, "session", turn.session_id)
-    return [session] if turn.user_id is None else [session, Subject(turn.namespace, "user", turn.user_id)]
+    session = ConsentSubject(turn.namespace, "session", turn.session_id)
+    return [session] if turn.user_id is None else [session, ConsentSubject(turn.namespace, "user", turn.user_id)]
 
 
-def may_teach(turn: Completion, known: Mapping[Subject, Consent]) -> bool:
+def may_teach(turn: Completion, known: Mapping[ConsentSubject, Consent]) -> bool:
     """Return whether a turn may be learned from, by its own word and by all that is kept."""
     return turn.learn and all(known.get(each, UNSAID).may_teach(turn) for each in subjects_of(turn))
 

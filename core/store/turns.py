@@ -10,7 +10,7 @@ from core import codec
 from core.clock import to_micros
 from core.events import Completion, Purpose
 from core.ids import BASE, InferenceId, Namespace, SessionId, UserHash
-from core.operations.consents import Subject
+from core.operations.consents import ConsentSubject
 from core.store.accounts.consents import ConsentsReader
 from core.store.database import tables
 from core.store.database.repository import Repository
@@ -165,7 +165,7 @@ class TurnsReader(Repository):
         return sorted(map(InferenceId, self._connection.execute(query).scalars()), reverse=True)
 
     def teaching(
-        self, subject: Subject, before: datetime | None, after: InferenceId | None, limit: int
+        self, subject: ConsentSubject, before: datetime | None, after: InferenceId | None, limit: int
     ) -> list[InferenceId]:
         """Return the ids of a user's or a session's turns that may be learned from, as they were logged.
 

@@ -23,7 +23,7 @@ class UsersText(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lesson:
+class WrittenLesson:
     """A sequence of prompt and text, in which tokens are taught (weights above 0) or taken back (below 0)."""
 
     sequence: Apart
@@ -46,7 +46,7 @@ def users_text(turn: Completion, edits: Sequence[TextEdit]) -> UsersText | None:
     return UsersText(applied(turn.token_ids, edits), tuple(places))
 
 
-def lessons_of(number: int, scored: ScoredTurn, weight: float) -> list[Lesson]:
+def lessons_of(number: int, scored: ScoredTurn, weight: float) -> list[WrittenLesson]:
     """Return what makes the turn's text stand with `weight`, and no other that was taught before.
 
     As far as both begin alike, only the difference of their weights is taught. `number`: of the turn in the batch."""
@@ -72,10 +72,10 @@ def _alike(one: Sequence[int], other: Sequence[int]) -> int:
     return next((place for place in range(shorter) if one[place] != other[place]), shorter)
 
 
-def _lesson(number: int, turn: Completion, token_ids: Sequence[int], weights: Weights) -> Lesson:
+def _lesson(number: int, turn: Completion, token_ids: Sequence[int], weights: Weights) -> WrittenLesson:
     """Return the lesson up to its last token that has a weight; what nothing predicts has none."""
     prompt = turn.prompt_token_ids
     told = {place: weight for place, weight in weights.items() if weight and len(prompt) + place > 0}
     whole = (*prompt, *token_ids[: max(told, default=-1) + 1])
     places = tuple(len(prompt) + place for place in told)
-    return Lesson(Apart(number, whole, places, turn.logprob_space.temperature), tuple(told.values()))
+    return WrittenLesson(Apart(number, whole, places, turn.logprob_space.temperature), tuple(told.values()))

@@ -12,7 +12,7 @@ from core.settings import LearnerSettings
 from learner.objective.demonstrations import likelihood_loss, weight_of
 from learner.sequences.scored import ScoredTurn, TurnRecord
 from learner.sequences.tensors import MicroBatch, apart_batches
-from learner.sequences.written import Lesson, lessons_of
+from learner.sequences.written import WrittenLesson, lessons_of
 from learner.updates.state import LearnerState, computing_in
 
 
@@ -61,7 +61,9 @@ def teach(
     return state.ranks.total(sums)
 
 
-def _loss(state: LearnerState, part: MicroBatch, lessons: Sequence[Lesson], settings: LearnerSettings) -> torch.Tensor:
+def _loss(
+    state: LearnerState, part: MicroBatch, lessons: Sequence[WrittenLesson], settings: LearnerSettings
+) -> torch.Tensor:
     weights = [weight for lesson in lessons for weight in lesson.weights]
     _, logprobs_N, _ = state.policy.evaluate(part, computing_in(settings))
     anchor_N = None

@@ -102,7 +102,7 @@ class _Asking:
         endpoints = [await stack.enter_async_context(aclosing(EvalEndpoint(*each, self._key))) for each in targets]
         if self._tasks is None:
             return [(endpoint, None) for endpoint in endpoints]
-        from environments.harness.harness import EvalEndpoint as Asked
+        from environments.harness.harness import Endpoint as Asked
 
         solver_at = await stack.enter_async_context(self._tasks.at_endpoints(self._limits.concurrency))
         sides: list[tuple[EvalEndpoint, Solver | None]] = []

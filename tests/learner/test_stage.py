@@ -28,7 +28,7 @@ from core.errors import ConfigError, LogUnavailable
 from core.events import Segment, SuiteKeptOut, ToolCall
 from core.ids import base_ref
 from core.operations.alarms import StoredAlarm
-from core.operations.consents import UNSAID, Subject
+from core.operations.consents import UNSAID, ConsentSubject
 from core.ports import WeightsRef
 from core.unstored import without_words
 from learner.sequences.resemblance import KeptOut, SuiteSolutions
@@ -191,7 +191,7 @@ def test_what_was_withdrawn_trains_no_more_and_is_taken_back_where_it_has(make_w
     (trained, _), untrained = past[0], make_turn(30)
     with world.store.work() as work:
         for turn in (trained, untrained):
-            subject = Subject(turn.namespace, "session", turn.session_id)
+            subject = ConsentSubject(turn.namespace, "session", turn.session_id)
             withdrawn = UNSAID.changed(learn=False, store=None, now=turn.received_at, by="plugin")
             work.consents.put(subject, withdrawn, takes_back=True)
     praised = make_reward(trained, 2.0, revision=1, after_s=60)

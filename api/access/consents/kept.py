@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from core.errors import StoreUnavailable
-from core.operations.consents import UNSAID, Consent, KeptConsent, Subject, narrowest
+from core.operations.consents import UNSAID, Consent, ConsentSubject, KeptConsent, narrowest
 from core.ports import Store
 from core.telemetry import UNHEARD_CONSENTS
 
@@ -31,7 +31,7 @@ class KeptConsents:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._revision: int | None = None  # up to which changes were heard; None: the store has not answered yet
-        self._known: OrderedDict[Subject, Consent] = OrderedDict()
+        self._known: OrderedDict[ConsentSubject, Consent] = OrderedDict()
         self._looking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -47,7 +47,7 @@ class KeptConsents:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def of(self, subjects: Sequence[Subject]) -> Consent:
+    async def of(self, subjects: Sequence[ConsentSubject]) -> Consent:
         """Return what all of these subjects allow."""
         if self._revision == 0:
             return UNSAID
@@ -84,13 +84,13 @@ class KeptConsents:
             self._revision = kept.revision
         return len(news) == _NEWS
 
-    def _forget(self, used: Sequence[Subject]) -> None:
+    def _forget(self, used: Sequence[ConsentSubject]) -> None:
         for subject in used:
             self._known.move_to_end(subject)
         while len(self._known) > _KNOWN:
             self._known.popitem(last=False)
 
-    def _ask(self, subjects: Sequence[Subject]) -> dict[Subject, Consent]:
+    def _ask(self, subjects: Sequence[ConsentSubject]) -> dict[ConsentSubject, Consent]:
         with self._store.look() as view:
             return view.consents.of(subjects)
 

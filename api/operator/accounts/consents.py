@@ -16,7 +16,7 @@ from api.turns.intake import check_id
 from api.turns.lookup import read
 from core.errors import InvalidRequest, NotFound
 from core.ids import SessionId, UserHash
-from core.operations.consents import UNSAID, Consent, Subject
+from core.operations.consents import UNSAID, Consent, ConsentSubject
 
 _LONGEST_USER = 16_384
 _STAYS = (
@@ -83,7 +83,7 @@ def _said(value: bool | msgspec.UnsetType) -> bool | None:
     return None if isinstance(value, msgspec.UnsetType) else value
 
 
-async def _subject(context: Context, identity: Identity, user: str | None, session_id: str | None) -> Subject:
+async def _subject(context: Context, identity: Identity, user: str | None, session_id: str | None) -> ConsentSubject:
     """Return whose consent is meant.
 
     Raises InvalidRequest unless one of both is named, Forbidden for another user than the key's, and NotFound for a
@@ -95,15 +95,15 @@ async def _subject(context: Context, identity: Identity, user: str | None, sessi
         if not await has_session(context.services, identity.namespace, known_id):
             raise NotFound(f"no session {session_id}", param="session_id", code="unknown_session")
         await check_session_is_own(context.services, identity, known_id)
-        return Subject(identity.namespace, "session", known_id)
+        return ConsentSubject(identity.namespace, "session", known_id)
     hashed = context.keys.user_of(identity, user)
     if hashed is None:
         raise InvalidRequest("user: name a user or a session", param="user")
-    return Subject(identity.namespace, "user", hashed)
+    return ConsentSubject(identity.namespace, "user", hashed)
 
 
 def _change(
-    context: Context, identity: Identity, subject: Subject, said: tuple[bool | None, bool | None], note: Note
+    context: Context, identity: Identity, subject: ConsentSubject, said: tuple[bool | None, bool | None], note: Note
 ) -> Consent:
     """Store what was said, and that it was, in one transaction."""
     with context.services.store.work() as work:
@@ -118,7 +118,7 @@ def _change(
     return after
 
 
-def _note(note: Note, subject: Subject) -> None:
+def _note(note: Note, subject: ConsentSubject) -> None:
     """Say in the trail whose consent it is."""
     if subject.kind == "user":
         note.saw(UserHash(subject.name))
@@ -126,7 +126,7 @@ def _note(note: Note, subject: Subject) -> None:
         note.add(session_id=subject.name)
 
 
-def _described(context: Context, subject: Subject, consent: Consent) -> dict[str, Any]:
+def _described(context: Context, subject: ConsentSubject, consent: Consent) -> dict[str, Any]:
     return {
         "object": "consent",
         "kind": subject.kind,

@@ -10,7 +10,7 @@ from sqlalchemy import Row, func, select, update
 from core.clock import from_micros, to_micros
 from core.events import Completion
 from core.ids import InferenceId, Namespace
-from core.operations.consents import Consent, KeptConsent, Subject, may_teach, subjects_of
+from core.operations.consents import Consent, ConsentSubject, KeptConsent, may_teach, subjects_of
 from core.store.database import tables
 from core.store.database.locks import Lock, hold
 from core.store.database.repository import Repository
@@ -25,7 +25,7 @@ class ConsentsReader(Repository):
         """Return a number that grows with every change of any consent; 0 before the first."""
         return self._connection.execute(select(func.max(_table.c.revision))).scalar() or 0
 
-    def of(self, subjects: Iterable[Subject]) -> dict[Subject, Consent]:
+    def of(self, subjects: Iterable[ConsentSubject]) -> dict[ConsentSubject, Consent]:
         """Return the consents of those subjects that have said something."""
         return {kept.subject: kept.consent for kept in self._kept(subjects)}
 
@@ -48,7 +48,7 @@ class ConsentsReader(Repository):
             for each, turn in turns.items()
         }
 
-    def _kept(self, subjects: Iterable[Subject]) -> list[KeptConsent]:
+    def _kept(self, subjects: Iterable[ConsentSubject]) -> list[KeptConsent]:
         groups: dict[tuple[Namespace, str], list[str]] = defaultdict(list)
         for subject in sorted(set(subjects)):
             groups[subject.namespace, subject.kind].append(subject.name)
@@ -68,7 +68,7 @@ class Consents(ConsentsReader):
         """Hold all consents until the transaction ends: nobody else changes one meanwhile."""
         hold(self._connection, Lock.CONSENTS)
 
-    def put(self, subject: Subject, consent: Consent, *, takes_back: bool) -> None:
+    def put(self, subject: ConsentSubject, consent: Consent, *, takes_back: bool) -> None:
         """Store how a consent is from now on.
 
         `takes_back`: the rewards of the subject's turns are to be taken back, until `taken_back` says that they are."""
@@ -101,4 +101,6 @@ def _kept(row: Row[Any]) -> KeptConsent:
         changed_at=None if row.changed_at is None else from_micros(row.changed_at),
         changed_by=row.changed_by,
     )
-    return KeptConsent(subject=Subject(row.namespace, row.kind, row.name), consent=consent, revision=row.revision)
+    return KeptConsent(
+        subject=ConsentSubject(row.namespace, row.kind, row.name), consent=consent, revision=row.revision
+    )

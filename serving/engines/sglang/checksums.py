@@ -43,7 +43,7 @@ class RankChecksums:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedChecksums:
     """What an engine must say of the weights that it loaded from files."""
 
     checksums: Mapping[str, str]  # by its names, of the tensors whose loaded bytes follow from the files alone
@@ -51,7 +51,7 @@ class Expected:
     is_exact: bool  # it rounds nothing of that, so that other content is other bytes in it
 
 
-def expected(shards: Sequence[Path], served_dtype: str, device: str) -> Expected:
+def expected(shards: Sequence[Path], served_dtype: str, device: str) -> ExpectedChecksums:
     """Compute what an engine must say that serves these files in a dtype on a device."""
     hash_of = cuda_hash if device == "cuda" else _cpu_hash
     tensors, served = tensors_of(shards), _SERVED.get(served_dtype, "")
@@ -67,7 +67,7 @@ def expected(shards: Sequence[Path], served_dtype: str, device: str) -> Expected
         content.update(f"{name}\0{dtype}\0".encode())
         content.update(_as_served(_raw(tensor), tensor.dtype, dtype))
     is_exact = all(tensor.dtype in _EXACT.get(served, ()) for tensor in tensors.values())
-    return Expected(checksums, content.hexdigest(), is_exact)
+    return ExpectedChecksums(checksums, content.hexdigest(), is_exact)
 
 
 def computable(shards: Sequence[Path], served_dtype: str) -> Set[str]:

@@ -21,7 +21,7 @@ from core.ids import PolicyRef
 from core.model.files import check_model_files, check_weights, weight_files
 from core.model.weights_digest import bytes_of, digest_of_shards, tensors_of
 from core.ports import Opened, WeightsRef
-from serving.engines.sglang.checksums import Expected, expected
+from serving.engines.sglang.checksums import ExpectedChecksums, expected
 from serving.weights.deltas.finite import check_finite
 from serving.weights.merged import write_merged
 
@@ -34,7 +34,7 @@ class VerifiedVersion:
 
     ref: WeightsRef
     directory: Path
-    expected: Expected
+    expected: ExpectedChecksums
     size: int
 
 

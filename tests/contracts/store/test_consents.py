@@ -10,18 +10,18 @@ from made_events import completion
 
 from core.events import Completion
 from core.ids import Namespace, SessionId, UserHash
-from core.operations.consents import UNSAID, Consent, Subject
+from core.operations.consents import UNSAID, Consent, ConsentSubject
 from core.ports import Store
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 NAMESPACE = Namespace("default")
-ADA = Subject(NAMESPACE, "user", "ada")
-BOB = Subject(NAMESPACE, "user", "bob")
-ELSEWHERE = Subject(Namespace("elsewhere"), "user", "ada")
+ADA = ConsentSubject(NAMESPACE, "user", "ada")
+BOB = ConsentSubject(NAMESPACE, "user", "bob")
+ELSEWHERE = ConsentSubject(Namespace("elsewhere"), "user", "ada")
 WITHDRAWN = UNSAID.changed(learn=False, store=None, now=NOW, by="plugin")
 
 
-def put(store: Store, subject: Subject, consent: Consent, *, takes_back: bool = False) -> None:
+def put(store: Store, subject: ConsentSubject, consent: Consent, *, takes_back: bool = False) -> None:
     with store.work() as work:
         work.consents.put(subject, consent, takes_back=takes_back)
 
@@ -34,7 +34,7 @@ def test_what_was_said_last_stands_and_is_nobody_elses(store: Store) -> None:
     put(store, ADA, again)
     put(store, BOB, WITHDRAWN)
     with store.look() as view:
-        found = view.consents.of([ADA, BOB, ELSEWHERE, Subject(NAMESPACE, "session", "ada")])
+        found = view.consents.of([ADA, BOB, ELSEWHERE, ConsentSubject(NAMESPACE, "session", "ada")])
     assert found == {ADA: again, BOB: WITHDRAWN}
     assert (again.learn_since, again.changed_by) == (NOW + timedelta(hours=1), "#5a1f")
 
@@ -51,7 +51,7 @@ def test_changes_are_heard_in_order_each_once(store: Store) -> None:
 
 
 def test_changes_at_once_each_have_a_revision_of_their_own(store: Store) -> None:
-    subjects = [Subject(NAMESPACE, "user", f"u{number}") for number in range(24)]
+    subjects = [ConsentSubject(NAMESPACE, "user", f"u{number}") for number in range(24)]
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(lambda subject: put(store, subject, WITHDRAWN), subjects))
     with store.look() as view:
@@ -79,10 +79,10 @@ def hers(token: int, user: str | None, session: str, at: datetime = NOW) -> Comp
 
 @pytest.mark.parametrize(
     ("subject", "taught"),
-    [(ADA, [False, True, True, False]), (Subject(NAMESPACE, "session", "s1"), [False, False, True, False])],
+    [(ADA, [False, True, True, False]), (ConsentSubject(NAMESPACE, "session", "s1"), [False, False, True, False])],
 )
 def test_turns_heed_what_their_user_and_their_session_say(
-    store: Store, subject: Subject, taught: Sequence[bool]
+    store: Store, subject: ConsentSubject, taught: Sequence[bool]
 ) -> None:
     turns = [hers(1, "ada", "s1"), hers(2, "bob", "s1"), hers(3, None, "s2"), hers(4, "cy", "s3")]
     turns[3] = msgspec.structs.replace(turns[3], learn=False)

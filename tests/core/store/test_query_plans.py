@@ -25,7 +25,7 @@ from bench.store.full_store import (
 from core.events import GateVerdict, Release
 from core.ids import UserHash, base_ref
 from core.operations.audit import Deed
-from core.operations.consents import UNSAID, KeptConsent, Subject
+from core.operations.consents import UNSAID, ConsentSubject, KeptConsent
 from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
 from core.operations.quotas import Account, Use
 from core.store import SqlStore, open_sqlite
@@ -60,8 +60,8 @@ def account(number: int) -> Account:
     return Account("user", f"n{number % 100}", f"u{number}")
 
 
-def subject(number: int) -> Subject:
-    return Subject(NAMESPACE, "user" if number % 2 else "session", f"s{number}")
+def subject(number: int) -> ConsentSubject:
+    return ConsentSubject(NAMESPACE, "user" if number % 2 else "session", f"s{number}")
 
 
 def release() -> Release:
@@ -199,9 +199,11 @@ USES: dict[str, Callable[[Any], object]] = {
     "consents.taken_back": lambda work: work.consents.taken_back(
         [KeptConsent(subject=subject(7), consent=UNSAID, revision=8)]
     ),
-    "turns.teaching of a user": lambda view: view.turns.teaching(Subject(NAMESPACE, "user", "u"), NOW, IDS[0], 100),
+    "turns.teaching of a user": lambda view: view.turns.teaching(
+        ConsentSubject(NAMESPACE, "user", "u"), NOW, IDS[0], 100
+    ),
     "turns.teaching of a session": lambda view: view.turns.teaching(
-        Subject(NAMESPACE, "session", SESSION), NOW, None, 100
+        ConsentSubject(NAMESPACE, "session", SESSION), NOW, None, 100
     ),
     "releases.after": lambda view: view.releases.after(4900, 100),
 }
