@@ -13,6 +13,7 @@ import msgspec
 
 from core.events import Outcome
 from core.operations.ledger import Heard
+from core.reward_spec.roles import CONSENT_WITHDRAWN
 from scoring.rewards.spans import LONGEST_HINT
 from scoring.rewards.state import Session
 
@@ -26,8 +27,10 @@ _MOST_PUT_IN: Final = 1 << 18
 
 
 def is_heard(session: Session, outcome: Outcome) -> bool:
-    """Return whether an outcome is heard, after all that was before; what takes back something heard always is."""
-    if outcome.withdrawn and outcome.supersedes in session.heard:
+    """Return whether an outcome is heard, after all that was before.
+
+    What takes back something heard always is, and so is that a user no longer consents to learning."""
+    if outcome.name == CONSENT_WITHDRAWN or (outcome.withdrawn and outcome.supersedes in session.heard):
         return True
     most = _MOST_HEARD
     if outcome.inference_id is None:

@@ -12,6 +12,7 @@ from stepping import step
 from core import telemetry
 from core.events import Event, Outcome, Reward, TextEdit
 from core.operations.ledger import Heard, SessionKey
+from core.reward_spec.roles import CONSENT_WITHDRAWN
 from core.store import SqlStore
 from scoring.ledger import bounds
 from scoring.ledger.pages import load_sessions
@@ -75,6 +76,13 @@ def test_of_one_turn_so_much_is_heard_and_what_takes_it_back(events: Any, score:
     assert rewards[0].inference_id == other.inference_id, "of another turn of the session as much is heard"
     assert rewards[-1].outcome_ids == rewards[1].outcome_ids[:1], "all that was heard is taken back but the refusal"
     assert oddities["too_many"] == MANY + 1 - MOST, "what takes back what was not heard"
+
+
+def test_withdrawn_consent_is_heard_however_much_was_said_before(events: Any, score: Score) -> None:
+    turn = events.turn("s", 0)
+    said = [turn, events.outcome(turn, "rejected", True, 0.5), *ratings(events, turn, MANY)]
+    rewards, _ = score([*said, events.outcome(turn, CONSENT_WITHDRAWN, True, 3)])
+    assert rewards[-1].void
 
 
 def test_of_a_session_the_less_is_heard_the_more_turns_it_is_about(
