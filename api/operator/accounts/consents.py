@@ -21,7 +21,7 @@ from core.operations.consents import UNSAID, Consent, ConsentSubject
 _LONGEST_USER = 16_384
 _STAYS = (
     "Nothing more is learned from these turns, and their rewards are taken back. What versions had already learned "
-    "from them stays in their weights, until these are made again without the turns, or erased."
+    "from them stays in their weights."
 )
 
 
