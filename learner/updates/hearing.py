@@ -18,7 +18,7 @@ from learner.sequences.tensors import Apart, apart_batches, sampled_places
 from learner.updates.state import LearnerState, computing_in
 
 
-class Heard(NamedTuple):
+class HeardWords(NamedTuple):
     """A hint that may teach: the turn's number, and the places of its tokens that it is about."""
 
     turn: int
@@ -72,7 +72,7 @@ def _has_news(scored: ScoredTurn) -> bool:
     return heard_in(scored.reward) != (scored.applied.heard if scored.applied is not None else ())
 
 
-def _heard(state: LearnerState, number: int, scored: ScoredTurn, settings: LearnerSettings) -> list[Heard]:
+def _heard(state: LearnerState, number: int, scored: ScoredTurn, settings: LearnerSettings) -> list[HeardWords]:
     """Return the hints of a turn that may teach."""
     turn = scored.turn
     if not settings.objective.hints.weight or has_masks(turn) or not scored.reward.hints:
@@ -85,12 +85,12 @@ def _heard(state: LearnerState, number: int, scored: ScoredTurn, settings: Learn
         places = tuple(place for place in sampled if hint.start <= place < hint.end)
         length = len(hinting.prompt(turn, hint)) + len(turn.token_ids)
         if places and length <= state.policy.context_length and not hinting.quotes(turn, hint):
-            found.append(Heard(number, hint, places))
+            found.append(HeardWords(number, hint, places))
     return found
 
 
 def _judged(
-    state: LearnerState, batch: Sequence[ScoredTurn], heard: Sequence[Heard], settings: LearnerSettings
+    state: LearnerState, batch: Sequence[ScoredTurn], heard: Sequence[HeardWords], settings: LearnerSettings
 ) -> list[tuple[list[float], list[float]]]:
     """Return the log-probabilities of each hint's tokens, by the teacher who hears it and by the policy."""
     if not heard:
