@@ -141,7 +141,7 @@ check: install ## format, lint, types, layers
 	$(BIN)/lint-imports
 
 bench: install ## all benchmarks, or NAME=...; kafka_ingest to console need `make services` first, console `make browser`, sandboxes `make sandbox`, sglang_overhead, swap_stall and idle_tree `make sglang-cpu`
-	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials crowd_trials one_user_trials any_version fall_trials headline_trials off_policy_trials regret staleness late_outcomes credits monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console sglang_overhead swap_stall idle_tree sandboxes code_search); do $(BIN)/python -m bench $$name || exit 1; done
+	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials crowd_trials one_user_trials any_version fall_trials headline_trials off_policy_trials regret staleness late_outcomes credits demonstrations hints monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console sglang_overhead swap_stall idle_tree sandboxes code_search); do $(BIN)/python -m bench $$name || exit 1; done
 
 bench-headline: install ## the figures by which somebody sees that it got slower, in a quarter of an hour, into docs/results.md; AGAINST=COMMIT beside that commit, in twice that
 	$(BIN)/python -m bench headline $(if $(AGAINST),--against $(AGAINST)) $(NAME)

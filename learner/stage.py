@@ -20,7 +20,6 @@ from core.stages.stage import Stage
 from learner import skipped
 from learner.batches.backlog import Backlog, Bounds, refusal
 from learner.batches.kept_out import SuiteAdmission
-from learner.batches.mixture import Mixture
 from learner.checkpointing import Checkpointing
 from learner.directory_lock import DirectoryLock
 from learner.model.ranks import ALONE, Ranks
@@ -78,7 +77,7 @@ class Learner(Stage):
         self._record_attempts = record_attempts
         self._culprits = Culprits("learner", log, store, clock, record_attempts)
         self._journal = Journal(directory)
-        self._backlog = Backlog(Mixture(settings.mixture), settings.objective.demonstration_weight > 0)
+        self._backlog = Backlog.of(settings)
         self._lineage = Lineage()
         self._pace = Pace()
         self._traces = VersionTraces(clock)

@@ -20,6 +20,7 @@ from core.ids import GroupId, InferenceId, Namespace, SessionId, base_ref
 from core.settings import LearnerSettings
 from core.settings.names import nested
 from learner.sequences.scored import ScoredTurn
+from learner.updates.state import LearnerState
 from learner.updates.update import NonFiniteLoss, UpdateResult, update
 
 BATCH = 64
@@ -28,6 +29,7 @@ _SHARED = {"batch.turns": BATCH, "compute.micro_batch_tokens": 100_000, "objecti
 STEP_S = 1.5  # from one version to the next
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 Heard = Callable[[Sequence[ScoredTurn], UpdateResult], None]
+Said = Callable[[Users, ScoredTurn], ScoredTurn]
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,15 @@ def learn(
     *,
     learns: bool = True,
     heard: Heard | None = None,
+    said: Said | None = None,
+    begin: Callable[[LearnerSettings], LearnerState] = small_state,
 ) -> Learned:
     """Serve and learn with one update a step.
 
-    The policy that serves is `behind` updates older than the one that learns. `heard` is called with every update."""
+    The policy that serves is `behind` updates older than the one that learns. `heard` is called with every update;
+    `said` adds to a turn's reward what its user said or wrote; `begin` makes what learns."""
     torch.set_num_threads(1)
-    users, state = Users(stream, settings.seed), small_state(settings)
+    users, state = Users(stream, settings.seed), begin(settings)
     assert isinstance(state.policy, SmallPolicy)
     recent = deque([copy.deepcopy(state.policy)], maxlen=behind + 1)
     waiting: list[tuple[float, int, ScoredTurn]] = []  # a heap; what is due at once, in order
@@ -85,7 +90,7 @@ def learn(
         sessions = _serve(recent[0], users, step, stream)
         missed.append(_mean_missed(sessions))
         for at, scored in (due for session in sessions for due in _rewarded(session, step, stream)):
-            heapq.heappush(waiting, (at, next(order), scored))
+            heapq.heappush(waiting, (at, next(order), scored if said is None else said(users, scored)))
         batch: list[ScoredTurn] = []
         while waiting and waiting[0][0] <= step and len(batch) < MOST:
             batch.append(heapq.heappop(waiting)[2])

@@ -89,6 +89,10 @@ class Users:
         second = SECOND * (answer[1] == self._second[context][answer[0]])
         return float(np.clip(self._base[context] + first + second, 0, 1))
 
-    def best(self, context: int) -> float:
+    def wanted(self, context: int) -> tuple[int, int]:
+        """Return the answer that is likeliest to be accepted."""
         first = int(self._first[context])
-        return self.accepts(context, (first, int(self._second[context][first])))
+        return first, int(self._second[context][first])
+
+    def best(self, context: int) -> float:
+        return self.accepts(context, self.wanted(context))

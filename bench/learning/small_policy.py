@@ -25,6 +25,8 @@ class SmallPolicy:
     hidden_size = HIDDEN
     masks = None
     window = WINDOW
+    vocabulary = CONTEXTS + CHOICES
+    context_length = 1024
 
     def __init__(self, seed: int) -> None:
         with torch.random.fork_rng():

@@ -43,7 +43,7 @@ from core.settings.learner import LearnerSettings
 from core.settings.learner.advantage import AdvantageSettings
 from core.settings.learner.batches import AdmissionSettings, BatchSettings, UserSettings
 from core.settings.learner.mixture import MixtureSettings
-from core.settings.learner.objective import CorrectionSettings, KlSettings, ObjectiveSettings
+from core.settings.learner.objective import CorrectionSettings, HintSettings, KlSettings, ObjectiveSettings
 from core.settings.learner.training import (
     JOURNAL_VERSIONS,
     CheckpointSettings,
@@ -114,6 +114,7 @@ __all__ = [
     "FeedbackSettings",
     "FleetSettings",
     "GateSettings",
+    "HintSettings",
     "HoldbackSettings",
     "IngestSettings",
     "JudgeRequestSettings",

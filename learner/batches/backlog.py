@@ -9,12 +9,12 @@ import msgspec
 
 from core.events import Completion, Reward
 from core.ids import InferenceId, PolicyRef
-from core.settings import AdmissionSettings, BatchSettings
+from core.settings import AdmissionSettings, BatchSettings, LearnerSettings
 from core.unstored import NOT_STORED
 from learner.batches.mixture import Mixture, parted
 from learner.objective.credit import are_sound
 from learner.sequences.masks import MasksOfTurns, RationedMasks
-from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
+from learner.sequences.scored import Applied, ScoredTurn, TurnRecord, heard_in
 from learner.sequences.tensors import sampled_places
 
 _IDLE_S = 1.0
@@ -27,13 +27,19 @@ class Backlog:
 
     `pending` is in order of arrival, with one revision a turn; `applied` has the last revision of each turn that
     trained on this lineage. `mixture` rules what of it makes an update. `come`: how many came since the last one.
-    `keeps_texts`: users' own texts are kept, since they are taught."""
+    `keeps_texts` and `keeps_hints`: users' own texts, and their words, are kept, since they teach."""
 
     mixture: Mixture = field(default_factory=Mixture)
     keeps_texts: bool = False
+    keeps_hints: bool = False
     pending: dict[InferenceId, Reward] = field(default_factory=dict)
     applied: dict[InferenceId, Applied] = field(default_factory=dict)
     come: int = 0
+
+    @classmethod
+    def of(cls, settings: LearnerSettings) -> "Backlog":
+        objective = settings.objective
+        return cls(Mixture(settings.mixture), objective.demonstration_weight > 0, objective.hints.weight > 0)
 
     def add(self, reward: Reward) -> bool:
         """Add a reward, in place of an earlier revision.
@@ -46,11 +52,12 @@ class Backlog:
         if reward.revision <= known:
             return False
         self.pending.pop(reward.inference_id, None)
-        reward = msgspec.structs.replace(reward, hints=())
         if not (self.keeps_texts or (applied is not None and applied.edits)):
             reward = msgspec.structs.replace(reward, edits=(), edited_by=None)
-        trains = reward.value, reward.credits, reward.edits
-        if applied is not None and (applied.reward, applied.credits, applied.edits) == trains:
+        if not (self.keeps_hints or (applied is not None and applied.heard)):
+            reward = msgspec.structs.replace(reward, hints=())
+        trains = reward.value, reward.credits, reward.edits, heard_in(reward)
+        if applied is not None and (applied.reward, applied.credits, applied.edits, applied.heard) == trains:
             return False
         self.pending[reward.inference_id] = reward
         self.mixture.note([reward])

@@ -43,14 +43,19 @@ class SuiteAdmission:
         return "eval_solution" if suites else None
 
     def without_told(self, scored: ScoredTurn) -> ScoredTurn:
-        """Return the turn without its user's text, and count it, where that resembles a solution.
+        """Return the turn without those of its user's texts and words that resemble a solution, and count it then.
 
-        So the text is not taught, and if it was before it resembled one, it is taken back."""
-        told = self._told_by_user(scored) if self._known.solutions else set()
-        self._turns.update(told)
-        if not told:
+        So they do not teach, and what they taught before they resembled one is taken back."""
+        if not self._known.solutions:
             return scored
-        return replace(scored, reward=msgspec.structs.replace(scored.reward, edits=(), edited_by=None))
+        reward, told = scored.reward, self._told_by_user(scored)
+        if told:
+            reward = msgspec.structs.replace(reward, edits=(), edited_by=None)
+        by_words = {hint: {suite for suite, _ in self._known.cases_told_by(hint.text)} for hint in reward.hints}
+        if any(by_words.values()):
+            reward = msgspec.structs.replace(reward, hints=tuple(hint for hint, told in by_words.items() if not told))
+        self._turns.update(told.union(*by_words.values()))
+        return scored if reward is scored.reward else replace(scored, reward=reward)
 
     def _told_by_user(self, scored: ScoredTurn) -> set[str]:
         """Return the suites of which the user's text resembles a solution, as it is or as a string within a call."""

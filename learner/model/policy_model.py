@@ -24,6 +24,7 @@ from learner.model.loading import can_fill, fill, load_whole, make_empty, read_r
 from learner.model.output_head import OutputHead
 from learner.model.ranks import like, local, whole
 from learner.model.stored import fuse_norms, keep_stored
+from learner.sequences.hinted import Hinting, hinting_of
 from learner.sequences.masks import MasksOfTurns, masks_of
 from learner.sequences.shared_prompt import continuing
 from learner.sequences.tensors import MicroBatch
@@ -144,6 +145,10 @@ class PolicyModel:
     @property
     def masks(self) -> MasksOfTurns:
         return masks_of(self._directory)
+
+    @property
+    def hinting(self) -> Hinting:
+        return hinting_of(self._directory)
 
     @property
     def hidden_size(self) -> int:

@@ -6,13 +6,14 @@ from datetime import datetime
 import msgspec
 
 from core.events import Completion, Credit, Reward, TextEdit
-from core.ids import InferenceId, PolicyRef
+from core.ids import InferenceId, OutcomeId, PolicyRef
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """The last revision of a turn that trained on this lineage. `follow`: what later turns added to the reward.
 
-    `edits` is the user's text that was taught, with the weight `taught`; there is none where that is 0."""
+    `edits` is the user's text that was taught, with the weight `taught`; there is none where that is 0. `heard` are the
+    outcomes whose words were heard, and `told` is what they told of each output token; none where they told nothing."""
 
     revision: int
     reward: float
@@ -20,6 +21,8 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     credits: tuple[Credit, ...] = ()
     edits: tuple[TextEdit, ...] = ()
     taught: float = 0.0
+    heard: tuple[OutcomeId, ...] = ()
+    told: tuple[float, ...] = ()
     scale: float  # the advantage was (reward - baseline) / scale
     version: PolicyRef
     received_at: datetime  # of the turn: past the longest age limit no correction can come
@@ -75,7 +78,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     a correction the difference to what was applied / the recorded scale. `dropped` names the reason when it trained
     only the baseline. A turn is `late` when it trained without importance weights (`learner.objective.kto`), because
     its outcome came too late for them or by config: it has no advantage, and its credit is 0. `taught` is the weight
-    with which the user's text stands from then on (`learner.objective.demonstrations`); 0: none does."""
+    with which the user's text stands from then on (`learner.objective.demonstrations`); 0: none does. `told` is what
+    the words that stand have told of each output token (`learner.objective.distillation`); none: nothing."""
 
     inference_id: InferenceId
     revision: int
@@ -89,6 +93,7 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     dropped: str | None = None
     late: bool = False
     taught: float = 0.0
+    told: tuple[float, ...] = ()
 
     def applied(self, reward: Reward, version: PolicyRef, received_at: datetime) -> Applied:
         """Return what trained: this record's turn, which an update with the given reward did not drop."""
@@ -99,7 +104,14 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
             credits=reward.credits,
             edits=reward.edits if self.taught else (),
             taught=self.taught,
+            heard=heard_in(reward),
+            told=self.told,
             scale=self.scale,
             version=version,
             received_at=received_at,
         )
+
+
+def heard_in(reward: Reward) -> tuple[OutcomeId, ...]:
+    """Return the outcomes whose words a reward has."""
+    return tuple(hint.outcome_id for hint in reward.hints)

@@ -34,7 +34,8 @@ def users_text(turn: Completion, edits: Sequence[TextEdit]) -> UsersText | None:
     """Return what edits make of an answer; None where they are not edits of it."""
     if not are_sound(edits, len(turn.token_ids)):
         return None
-    sampled, places, longer = set(sampled_places(turn)), [], 0
+    places: list[int] = []
+    sampled, longer = set(sampled_places(turn)), 0
     next_starts = [*(edit.start for edit in edits[1:]), len(turn.token_ids)]
     for edit, next_start in zip(edits, next_starts, strict=False):
         first = edit.start + longer

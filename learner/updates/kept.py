@@ -1,6 +1,7 @@
 """The part of a state that a checkpoint keeps: what trains and the optimizer's moments, by shards, and the small rest.
 
-Legend of names: `weights.NAME` is a parameter, `optimizer.NAME.KEY` what the optimizer remembers of it."""
+Legend of names: `weights.NAME` is a parameter, `optimizer.NAME.KEY` what the optimizer remembers of it, `teacher.NAME`
+what a teacher has in its place."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from core.errors import CheckpointError, ConfigError
 from core.settings import LoraSettings
 from learner.model.sharded_files import Saving, TensorOnDisk, read_into, stored_tensors
+from learner.model.teacher import Teacher
 from learner.updates.state import LearnerState
 
 
@@ -76,6 +78,8 @@ def _load_tensors(state: LearnerState, directory: Path) -> None:
         name, _, key = full_name.removeprefix("optimizer.").rpartition(".")
         if full_name.startswith("optimizer.") and name in trained:
             wanted[full_name] = moments[name][key] = _room_for(kind, trained[name])
+    state.teacher = Teacher(state.policy.parameters()) if any(name.startswith("teacher.") for name in stored) else None
+    wanted |= _teacher(state)
     if stored.keys() != wanted.keys():
         raise CheckpointError(f"{directory}: other tensors: {sorted(stored.keys() ^ wanted.keys())[:4]}")
     read_into(wanted, directory, state.ranks)
@@ -90,7 +94,13 @@ def _tensors(state: LearnerState) -> dict[str, Tensor]:
         found[f"weights.{name}"] = parameter.detach()
         for key, tensor in state.optimizer.state.get(parameter, {}).items():
             found[f"optimizer.{name}.{key}"] = tensor
-    return found
+    return found | _teacher(state)
+
+
+def _teacher(state: LearnerState) -> dict[str, Tensor]:
+    if state.teacher is None:
+        return {}
+    return {f"teacher.{name}": tensor for name, tensor in zip(_trained(state), state.teacher.tensors, strict=True)}
 
 
 def _trained(state: LearnerState) -> dict[str, nn.Parameter]:

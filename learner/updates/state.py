@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from core.ports import AdapterConfig
-from core.settings import LearnerSettings, LoraSettings, OptimizerSettings, UserSettings
+from core.settings import HintSettings, LearnerSettings, LoraSettings, OptimizerSettings, UserSettings
 from learner.model.anchor import Anchor
 from learner.model.policy_model import PolicyModel
 from learner.model.ranks import ALONE, Ranks
 from learner.model.sharded_files import Saving
+from learner.model.teacher import Teacher
 from learner.objective.advantages import Advantages, make_advantages
 from learner.objective.influence import Influence
 from learner.sequences.packable import require_packable
@@ -33,6 +34,7 @@ class LearnerState:
     ranks: Ranks = field(default=ALONE)
     lora: LoraSettings = field(default_factory=LoraSettings)
     influence: Influence = field(default_factory=lambda: Influence(UserSettings()))
+    teacher: Teacher | None = None  # where words teach
     saving: Saving | None = None  # the checkpoint that this process is writing its part of
 
     @property
@@ -62,6 +64,14 @@ class LearnerState:
         self.optimizer = make_optimizer(self.policy, settings.optimizer)
         self.advantages = make_advantages(settings.advantage, self.policy.hidden_size, settings.seed, settings.device)
         self.influence = Influence(settings.users)
+        self.teacher = None
+
+    def teach_by(self, settings: HintSettings) -> None:
+        """Have a teacher where words teach: one who is there, or one who begins as the policy is."""
+        if not settings.weight:
+            self.teacher = None
+        elif self.teacher is None:
+            self.teacher = Teacher(self.policy.parameters())
 
 
 def make_state(model: Path, settings: LearnerSettings, ranks: Ranks = ALONE) -> LearnerState:

@@ -24,6 +24,7 @@ from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn, TurnRecord
 from learner.sequences.tensors import MicroBatch, micro_batches
 from learner.updates.figures import UpdateFigures
+from learner.updates.hearing import hear, with_hints
 from learner.updates.state import LearnerState, computing_in
 from learner.updates.teaching import teach, with_texts
 
@@ -74,8 +75,11 @@ def update(
     if (whole := ledger.seen()) != USUAL:  # known only now, when all was computed: once more
         _forget(state)
         ledger, tally = _differentiate(state, parts, settings, fresh(whole))
+    expected = ledger.expected_M.tolist()
     records = with_texts(state, batch, ledger.records(), influence, settings)
-    tally.add(**teach(state, batch, records, settings, num_tokens))
+    records = with_hints(state, batch, records, expected, influence, settings)
+    for beside in (teach, hear):
+        tally.add(**beside(state, batch, records, settings, num_tokens))
     norm = torch.nn.utils.clip_grad_norm_(state.policy.parameters(), settings.optimizer.gradient_clip)
     tally.add(gradient_norm=norm.full_tensor() if isinstance(norm, DTensor) else norm)
     _require_finite(state, tally)
@@ -84,7 +88,9 @@ def update(
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
     state.advantages.end(ledger.shifts_M)
-    state.influence.end(batch, ledger.expected_M.tolist())
+    state.influence.end(batch, expected)
+    if state.teacher is not None:
+        state.teacher.follow(settings.objective.hints.teacher_decay)
     figures = tally.figures(rewards_M, ledger) | state.influence.figures(batch)
     return UpdateResult(records, figures)
 

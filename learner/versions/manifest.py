@@ -156,15 +156,18 @@ def counts(manifest: Manifest) -> dict[str, float]:
     """Return figures for the version's metrics.
 
     `late_turns` trained without importance weights; `taught_texts` are users' own texts that stand after it, and
-    `untaught_texts` those that do not fit the model, though their turns trained; `dropped_REASON` are turns that
-    trained only the baseline or nothing at all; `reward_mass_AGE` is the absolute advantage that trained weights, by
-    the age of its outcome; `untrained_mass_AGE` is that of the turns that an update left out."""
+    `untaught_texts` those that do not fit the model, though their turns trained; `heard_turns` and `unheard_turns`
+    trained with words said of them, which taught something or nothing; `dropped_REASON` are turns that trained only
+    the baseline or nothing at all; `reward_mass_AGE` is the absolute advantage that trained weights, by the age of its
+    outcome; `untrained_mass_AGE` is that of the turns that an update left out."""
     figures = defaultdict[str, float](float)
     for why, ids in manifest.drops.items():
         figures[f"dropped_{why}"] += len(ids)
     for record, reward, age_s in zip(manifest.turns, manifest.rewards, manifest.ages_s, strict=True):
         if reward.edits and record.dropped is None:
             figures["taught_texts" if record.taught else "untaught_texts"] += 1
+        if reward.hints and record.dropped is None:
+            figures["heard_turns" if record.told else "unheard_turns"] += 1
         if record.late:
             figures["late_turns"] += 1
         elif record.dropped is not None:

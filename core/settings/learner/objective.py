@@ -53,6 +53,19 @@ class KlSettings(Section):
         return self
 
 
+class HintSettings(Section):
+    """Learning from what was said of an answer in words."""
+
+    weight: float = Field(default=0.0, ge=0, le=1)
+    """The weight of what a hint tells of a token, in nats, beside an advantage of 1. 0: hints teach nothing."""
+    clip: float = Field(default=1.0, gt=0)
+    """The most nats that hints tell of a token."""
+    most: float = Field(default=8.0, gt=0)
+    """The most nats that they tell of a turn's tokens together."""
+    teacher_decay: float = Field(default=0.9, ge=0, lt=1)
+    """How much of the teacher, who hears the hints, stays from one update to the next; the rest becomes the policy."""
+
+
 class ObjectiveSettings(Section):
     loss: Literal["policy_gradient", "ppo"] = "policy_gradient"
     """How an advantage moves the policy: by the policy gradient, or by PPO's clipped objective."""
@@ -76,6 +89,8 @@ class ObjectiveSettings(Section):
     demonstration_weight: float = Field(default=0.0, ge=0, le=1)
     """The weight of the likelihood of what a user wrote in an answer's place, a token, beside an advantage of 1. 0: a
     user's text teaches nothing."""
+    hints: HintSettings = HintSettings()
+    """What words about an answer teach."""
     correction: CorrectionSettings = CorrectionSettings()
     """For the policy that sampled."""
     kl: KlSettings = KlSettings()

@@ -51,8 +51,7 @@ def test_what_was_said_of_parts_trains_and_replays(taught: Path, tmp_path: Path)
     assert whole["weights_digest"] != first["weights_digest"]
     assert not any(reward.credits for reward in rewards_of(tmp_path / "c") if "rejected" in reward.components)
 
-    texts, repeated = (replay_log(taught, tmp_path / name, None, None, overrides=TEACHES) for name in ("d", "e"))
-    assert texts["weights_digest"] == repeated["weights_digest"]
+    texts = replay_log(taught, tmp_path / "d", None, None, overrides=TEACHES)
     assert texts["weights_digest"] != first["weights_digest"], "what users wrote is learned, too"
     assert texts["rewards_digest"] == first["rewards_digest"]
     lineage = lineage_of_newest(tmp_path / "d")

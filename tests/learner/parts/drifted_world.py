@@ -11,6 +11,8 @@ from changed_settings import changed
 from logged_world import MODEL, logged_past
 from torch import Tensor
 
+from core.events import Hint, TextEdit
+from core.ids import OutcomeId
 from core.settings import LearnerSettings
 from learner.model.ranks import ALONE, Ranks, whole
 from learner.sequences.scored import ScoredTurn
@@ -24,6 +26,8 @@ CASES: dict[str, dict[str, Any]] = {
         "admission.late": "kto",
         "admission.kto_outcomes": ["thumb"],
         "objective.kto_beta": 1.0,
+        "objective.demonstration_weight": 0.05,
+        "objective.hints.weight": 0.1,
     },
     "others": {
         "admission.min_ess": 0.9,
@@ -45,7 +49,8 @@ CASES: dict[str, dict[str, Any]] = {
 def drifted_batch(count: int = 10) -> list[ScoredTurn]:
     """Return turns whose answers were more or less likely when sampled; all lengths differ.
 
-    A third of them were judged by thumbs."""
+    A third of them were judged by thumbs; of each, its user rewrote something and said something, which all cases but
+    one leave alone."""
     rng = random.Random(5)
     batch = []
     for number, (turn, reward) in enumerate(logged_past(count)):
@@ -55,9 +60,12 @@ def drifted_batch(count: int = 10) -> list[ScoredTurn]:
         cut = msgspec.structs.replace(
             turn, token_ids=turn.token_ids[:tokens], logprobs=logprobs, policy_versions=spans, delivered_tokens=tokens
         )
-        batch.append(ScoredTurn(cut, reward))
+        text = TextEdit(start=1, end=2, token_ids=tuple(range(300, 301 + number % 4)))
+        said = Hint(start=0, end=tokens, text="no, use our logger", outcome_id=OutcomeId("said"))
+        batch.append(ScoredTurn(cut, msgspec.structs.replace(reward, edits=(text,), hints=(said,))))
         if number % 3 == 0:
-            batch[-1] = replace(batch[-1], reward=msgspec.structs.replace(reward, components={"thumb": reward.value}))
+            by_thumb = msgspec.structs.replace(batch[-1].reward, components={"thumb": reward.value})
+            batch[-1] = replace(batch[-1], reward=by_thumb)
     return batch
 
 

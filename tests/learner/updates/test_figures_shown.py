@@ -9,7 +9,8 @@ import pytest
 from logged_world import World, logged_past, make_reward, make_turn, settle
 
 from core import telemetry
-from core.events import PolicyVersion, TextEdit
+from core.events import Hint, PolicyVersion, TextEdit
+from core.ids import OutcomeId
 from onward.wiring.observer import observe
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
@@ -41,20 +42,26 @@ def versions(make_world: MakeWorld) -> list[PolicyVersion]:
             "advantage.baseline": "value",
             "users.distrust": True,
             "objective.demonstration_weight": 0.5,
+            "objective.hints.weight": 0.5,
         }
     )
     late, beyond = make_turn(50), make_turn(51)
     told = [(late, make_reward(late, 1.0, after_s=600)), (beyond, make_reward(beyond, 1.0, after_s=2000))]
+    hint = Hint(start=0, end=9, text="no, use our logger", outcome_id=OutcomeId("said"))
     written = [
-        (turn, msgspec.structs.replace(reward, edits=(TextEdit(start=0, end=1, token_ids=(token,)),)))
-        for (turn, reward), token in zip(logged_past(2, 3), (7, 10**6), strict=True)  # the second, the model lacks
-    ]
+        (turn, msgspec.structs.replace(reward, value=value, hints=(hint,), edits=(replaced_by(token),)))
+        for (turn, reward), value, token in zip(logged_past(2, 3), (-1.0, 1.0), (7, 10**6), strict=True)
+    ]  # of the second the model lacks a token of the text, and the words contradict the value
     for batch in (logged_past(8), [*logged_past(6, 1), *told], [*logged_past(6, 2), *written]):
         world.tell(*batch)
         settle(learner)
     learner.close()
     with world.store.look() as view:
         return [policy for policy, _ in view.policies.newest(10) if policy.updates][::-1]
+
+
+def replaced_by(token: int) -> TextEdit:
+    return TextEdit(start=0, end=1, token_ids=(token,))
 
 
 def sample(name: str, **labels: str) -> float | None:

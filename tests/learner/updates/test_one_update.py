@@ -57,6 +57,8 @@ def test_the_batch_as_a_whole_decides() -> None:
     """Otherwise the tests above would show nothing."""
     assert {record.dropped for record in at_once("ess").result.records} == {None, "too_divergent"}
     assert any(record.late for record in at_once("kto").result.records)
+    assert any(record.taught for record in at_once("kto").result.records)
+    assert any(record.told for record in at_once("kto").result.records)
 
 
 def test_late_outcomes_are_held_against_the_reference_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from logged_world import logged_past, manifests, open_world, settle
 
-from core.ids import base_ref
+from core.events import Hint, TextEdit
+from core.ids import OutcomeId, base_ref
 from onward.replays.as_lived import prove
 
 PARTITIONS = {"ONWARD_INGEST__PARTITIONS": "2"}
@@ -17,6 +19,12 @@ LEARNS = {
     "checkpoints.keep": 2,
     "checkpoints.max_lead": 10,
     "objective.kl.anchor_versions": 2,
+    "objective.demonstration_weight": 0.5,
+    "objective.hints.weight": 0.5,
+}
+SAID = {
+    "edits": (TextEdit(start=2, end=4, token_ids=(300, 301)),),
+    "hints": (Hint(start=0, end=9, text="no, use our logger", outcome_id=OutcomeId("said")),),
 }
 
 
@@ -33,11 +41,13 @@ def test_every_version_comes_out_as_it_was(tmp_path: Path, back_to: int, capsys:
         world.release(version, "rolled_back")
     world.release(back_to)
     for seed in (7, 8):
-        world.tell(*logged_past(8, seed=seed))
+        world.tell(*((turn, msgspec.structs.replace(reward, **SAID)) for turn, reward in logged_past(8, seed=seed)))
         settle(learner)
     learner.close()
     made = {one.version.version: one for one in manifests(world)}
     assert (made[6].parent, made[6].afresh, made[7].parent) == (base_ref(back_to), False, base_ref(6))
+    assert all(any(record.told for record in made[version].turns) for version in (6, 7))
+    assert all(record.taught for version in (6, 7) for record in made[version].turns)
     world.release(7)
     assert prove(world.directory, None, PARTITIONS), capsys.readouterr().out
     world.close()

@@ -1,6 +1,6 @@
 """`onward replay --as-lived` on a past with everything that makes it hard.
 
-Corrections, also of texts that users wrote, a restart, a rollback to weights that were adopted, and a KL term whose
+Corrections, also of what users wrote and said, a restart, a rollback to weights that were adopted, and a KL term whose
 anchor moved."""
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from logged_world import World, logged_past, manifests, open_world, settle
 from sqlalchemy import delete
 
 from core.errors import ConfigError
-from core.events import TextEdit
-from core.ids import base_ref
+from core.events import Hint, TextEdit
+from core.ids import OutcomeId, base_ref
 from core.store.database import tables
 from learner import past as learner_past
 from learner.versions import manifest
@@ -27,7 +27,9 @@ LEARNS = {
     "users.distrust": True,
     "objective.kl.anchor_versions": 2,
     "objective.demonstration_weight": 0.5,
+    "objective.hints.weight": 0.5,
 }
+HINTS = tuple(Hint(start=0, end=9, text=text, outcome_id=OutcomeId(text)) for text in ("too long", "use our logger"))
 EDITS = (TextEdit(start=2, end=4, token_ids=(300, 301, 302)), TextEdit(start=6, end=6, token_ids=(303,)))
 
 
@@ -48,13 +50,15 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> World:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learner_past, "MOST_REMADE_S", -1.0)  # version 2 takes too long: it is adopted
         settle(learner)
-    past = [(turn, msgspec.structs.replace(reward, edits=EDITS)) for turn, reward in logged_past(8, seed=7)]
+    said = {"edits": EDITS, "hints": HINTS[:1]}
+    past = [(turn, msgspec.structs.replace(reward, **said)) for turn, reward in logged_past(8, seed=7)]
     world.tell(*past)
     settle(learner)
     learner.close()
     world.release(6)
     learner = world.learner(settings=LEARNS)
-    amended = zip(past, [{"value": 0.1}, {"edits": EDITS[1:]}, {"edits": ()}] * 2, strict=False)
+    changes = [{"value": 0.1}, {"edits": EDITS[1:], "hints": HINTS, "value": -1.0}, {"edits": (), "hints": ()}] * 2
+    amended = zip(past, changes, strict=False)
     world.tell(*[(turn, msgspec.structs.replace(reward, revision=1, **new)) for (turn, reward), new in amended])
     settle(learner)
     learner.close()
@@ -73,6 +77,11 @@ def test_every_version_comes_out_as_it_was(lived: World, capsys: pytest.CaptureF
     assert any(record.applied_revision is not None for record in made[base_ref(7)].turns)
     assert all(record.taught for record in made[base_ref(6)].turns)
     assert [bool(record.taught) for record in made[base_ref(7)].turns] == [True, True, False] * 2
+    assert any(record.told for record in made[base_ref(6)].turns)
+    assert {record.told for record in made[base_ref(7)].turns[2::3]} == {()}
+    assert any(record.told for record in made[base_ref(7)].turns[1::3]), "by the teacher of before the restart"
+    before = [record.told for record in made[base_ref(6)].turns[:6:3]]
+    assert [record.told for record in made[base_ref(7)].turns[::3]] == before
 
     assert prove(lived.directory, None, PARTITIONS)
 
