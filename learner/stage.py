@@ -19,6 +19,7 @@ from core.stages.sources import OwnRecords
 from core.stages.stage import Stage
 from learner import skipped
 from learner.batches.backlog import Backlog, Bounds, refusal
+from learner.batches.excluded import ExclusionAdmission
 from learner.batches.kept_out import SuiteAdmission
 from learner.batches.mixture import Mixture
 from learner.checkpointing import Checkpointing
@@ -70,17 +71,14 @@ class Learner(Stage):
 
         `ranks`: the processes that follow this one."""
         super().__init__()
-        self._eval_suites = SuiteAdmission(kept_out)
+        self._eval_suites, self._exclusions = SuiteAdmission(kept_out), ExclusionAdmission(store, blobs)
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
-        self._settings, self._clock = settings, clock
-        self._masks = masks_of(model)
-        self._directory = directory
-        self._record_attempts = record_attempts
+        self._settings, self._clock, self._masks = settings, clock, masks_of(model)
+        self._directory, self._record_attempts = directory, record_attempts
         self._culprits = Culprits("learner", log, store, clock, record_attempts)
         self._journal = Journal(directory)
         self._backlog = Backlog(Mixture(settings.mixture))
-        self._lineage = Lineage()
-        self._pace = Pace()
+        self._lineage, self._pace = Lineage(), Pace()
         self._traces = VersionTraces(clock)
         self._drops: dict[str, list[InferenceId]] = {}
         self.left_out = Counter[str]()
@@ -185,6 +183,7 @@ class Learner(Stage):
 
     def _due_batch(self) -> list[ScoredTurn]:
         """Return a batch; [] when none is due, or while the store still lacks the turns."""
+        self._exclusions.feed(self._backlog, self._settings.batch.turns)
         while self._backlog.is_ready(self._settings.batch, self._clock.now()):
             self._eval_suites.look_again()
             chosen = self._backlog.choose(self._settings.batch, self._clock.now())
@@ -226,7 +225,8 @@ class Learner(Stage):
         scored = self._backlog.scored(reward, turn)
         is_void = reward.void and not scored.is_correction  # else what it taught is taken back
         bounds = self._bounds.of_a_correction() if scored.is_correction else self._bounds
-        why = "void" if is_void else refusal(turn, reward, bounds) or self._eval_suites.refusal(scored)
+        why = "void" if is_void else refusal(turn, reward, bounds)
+        why = why or self._exclusions.refusal(scored) or self._eval_suites.refusal(scored)
         if why is None:
             try_to_pack(scored, self._masks)
         else:
@@ -243,9 +243,7 @@ class Learner(Stage):
         self._backlog.remove([scored.reward for scored in batch])
         for scored in batch:
             self._drop(scored.inference_id, NOT_FINITE)
-        place = skipped.keep(self._directory / "skipped", batch, error)
-        logger.error("%s; its %d turns are in %s", error, len(batch), place)
-        skipped.raise_alarm(self._store, batch, error, self._clock.now())
+        skipped.skip(self._directory / "skipped", self._store, batch, error, self._clock.now())
         self._is_alarmed = True
 
     def _drop(self, inference_id: InferenceId, why: str) -> None:
@@ -289,6 +287,7 @@ class Learner(Stage):
             refused=tuple(sorted(self._lineage.refused)),
             offsets={str(source): offset for source, offset in self._offsets.items()},
             pending=tuple(self._backlog.pending.values()),
+            again=tuple(self._exclusions.again),
         )
         self._journal.write(entry)
         return entry
@@ -339,6 +338,7 @@ class Learner(Stage):
         """Stand in the log, and towards releases, where the learner stood that wrote the entry."""
         self._lineage.knew(entry.live, entry.canary, entry.refused, entry.manifest.released)
         self._backlog.pending = {reward.inference_id: reward for reward in entry.pending}
+        self._exclusions.again.extend(entry.again)
         self._backlog.mixture.note([*entry.manifest.rewards, *entry.pending])
         known = {str(source): source for source in self._offsets}
         self._offsets |= {known[name]: offset for name, offset in entry.offsets.items()}
@@ -358,8 +358,8 @@ class Learner(Stage):
             logger.info("the KL term holds to version %s from now on", version)
 
     def _follow_releases(self) -> None:
-        """Resume from a version that serves when the newest one may not be built upon."""
-        if (version := self._lineage.must_resume_from()) is not None:
+        """Resume from a version that serves when the newest one may not be built upon, or from before an exclusion."""
+        if version := self._lineage.must_resume_from() or self._exclusions.must_go_back_to(self._lineage):
             self._resume_at(version)
 
     def _goes_back(self) -> bool:
@@ -383,7 +383,7 @@ class Learner(Stage):
     def _stand_at(self, lineage: list[PolicyRef], go_to: Callable[[list[PolicyRef], LearnerSettings], Reached]) -> None:
         self._checkpointing.wait()
         self._take_over(go_to(lineage, self._settings))
-        self._lineage.resumed_from(lineage[-1], lineage[:-1])
+        self._exclusions.abandon(self._lineage.resumed_from(lineage[-1], lineage[:-1]), self._backlog)
 
     def _resume_from_weights(self, version: PolicyRef, why: Unlike) -> None:
         """Resume from published weights: they cannot be made again here, or the version is another learner's.
@@ -395,6 +395,6 @@ class Learner(Stage):
         self._afresh = True
         lineage, held_to = ancestry(self._store, version), self._reliving.held_by(version)
         self._backlog.resume(applied_on(lineage, self._blobs))
-        self._lineage.resumed_from(version, lineage[:-1])
+        self._exclusions.abandon(self._lineage.resumed_from(version, lineage[:-1]), self._backlog)
         self._lineage.anchor = self._reliving.hold_again(held_to if held_to in lineage else None)
         self._checkpointing.hasten()

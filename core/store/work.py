@@ -18,6 +18,7 @@ from core.store.newest.curves import Curves
 from core.store.newest.recent import Recent
 from core.store.offsets import Offsets, OffsetsReader
 from core.store.operators.alerts import Alerts, AlertsReader
+from core.store.operators.exclusions import Exclusions, ExclusionsReader
 from core.store.operators.version_files import VersionFiles, VersionFilesReader
 from core.store.outcomes import Outcomes, OutcomesReader
 from core.store.policies import Policies, PoliciesReader, Releases, ReleasesReader
@@ -35,6 +36,7 @@ class View:
         self.audit = AuditReader(connection)
         self.curves = Curves(connection)
         self.dead_letters = DeadLettersReader(connection)
+        self.exclusions = ExclusionsReader(connection)
         self.experiments = ExperimentsReader(connection)
         self.files = VersionFilesReader(connection)
         self.fleet = FleetReader(connection)
@@ -60,6 +62,7 @@ class Work(View):
     archived: Archive
     audit: Audit
     dead_letters: DeadLetters
+    exclusions: Exclusions
     experiments: Experiments
     files: VersionFiles
     fleet: Fleet
@@ -83,6 +86,7 @@ class Work(View):
         self.archived = Archive(connection)
         self.audit = Audit(connection)
         self.dead_letters = DeadLetters(connection)
+        self.exclusions = Exclusions(connection)
         self.experiments = Experiments(connection)
         self.files = VersionFiles(connection)
         self.fleet = Fleet(connection)

@@ -1,7 +1,9 @@
 """The turns that a lineage was trained on, read from its manifests: for a learner that lacks the checkpoint."""
 
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
+from core.events import Reward
 from core.ids import InferenceId, PolicyRef
 from core.ports import Blobs, Store
 from learner.sequences.scored import Applied
@@ -19,6 +21,14 @@ def ancestry(store: Store, version: PolicyRef) -> list[PolicyRef]:
             assert policy is not None, f"version {step} is in a lineage and not in the store"
             step = policy.parent
     return lineage
+
+
+def learned_by(versions: Sequence[PolicyRef], blobs: Blobs) -> Iterator[Reward]:
+    """Yield the rewards of the updates that made these versions, also those that trained the baseline alone."""
+    for version in versions:
+        path = manifest.path_of(version)
+        if blobs.exists(path):
+            yield from manifest.decode(blobs.get(path)).rewards
 
 
 def applied_on(lineage: list[PolicyRef], blobs: Blobs) -> dict[InferenceId, Applied]:

@@ -32,9 +32,9 @@ from core.store.database.tables.events import (
     version_files,
 )
 from core.store.database.tables.parts import Name, metadata
-from core.store.database.tables.people import api_keys, audit, spending
+from core.store.database.tables.people import api_keys, audit, exclusions, spending
 
-REVISION = "15"
+REVISION = "16"
 """The revision of the schema below: the newest of `migrations/`."""
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "archived",
     "audit",
     "dead_letters",
+    "exclusions",
     "experiments",
     "leases",
     "ledger_outcomes",
