@@ -26,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes: where Python may not keep bytecode, each of them compiles all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install reasoning clients demo rollouts run docs services services-down browser sandbox ide unit test quick timed verify verify-parts deep deep-parts soak faults hostile check bench bench-headline gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
+.PHONY: install reasoning clients demo rollouts run docs services services-down browser sandbox ide unit test quick capabilities timed verify verify-parts deep deep-parts soak faults hostile check bench bench-headline gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed build/native/.made build/site.made
 
@@ -86,6 +86,12 @@ test: quick timed ## the tests of a laptop: parts, embedded adapters, one whole 
 
 quick: install ## those of them that no clock decides, on WORKERS processes
 	$(MEMORY) $(BIN)/python -m pytest -m "not verify and not timed and not deep and $(TOGETHER)" --numprocesses $(WORKERS) --dist loadscope
+
+capabilities: install ## `make quick` with each instruction set that torch chooses among, one after another: half an hour
+	@failed=; for each in default avx2 avx512; do \
+	  echo "===== ATEN_CPU_CAPABILITY=$$each"; \
+	  ATEN_CPU_CAPABILITY=$$each $(MAKE) --no-print-directory quick || failed="$$failed $$each"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 timed: install ## the few that compare a measured time with a bound, one after another
 	$(BIN)/python -m pytest -m "timed and not deep and $(TOGETHER)" $(TIMED)

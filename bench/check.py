@@ -5,8 +5,8 @@
 The code of a result is the benchmark's module, all of ours that it imports, and the programs that these start with
 `-m`, each with what it imports. Comments, docstrings and formatting do not count, nor does a file's place. A result
 that is older than its code, was made on a changed tree, or by a commit that the history does not have, is named; one
-without whole rows is an error. So is a headline that two landings have passed by and the product has changed since,
-that its page does not show, or that is worse than the best of the last ten landings (`bench/headline/past.py`)."""
+without whole rows is an error. So is a headline that two landings have passed by and the product has changed since, or
+that its page does not show. What is worse than the best of the last ten landings is told (`bench/headline/past.py`)."""
 
 import ast
 import io
@@ -50,6 +50,7 @@ MADE_BY_TESTS = {"faults": "fault_table", "hostile": "test_hostile"}
 """Results that no benchmark makes: the module among the tests that does."""
 NOT_MEASURED = {"bench/table.py"}  # it writes down what was measured
 HEADLINE = "headline"
+SLID = "worse than the best of the last landings, or measured in a slower hour (make bench-headline AGAINST=…)"
 MOST_LANDINGS = 1  # that the headline does not have: one older than the last two has been passed by
 NAMED = 3  # changed files that are shown of each
 Tree = Mapping[str, bytes]
@@ -274,7 +275,7 @@ def main() -> None:
     if HEADLINE in names and not is_shown():
         sys.exit("bench-check: docs/results.md shows another headline than bench/results/headline.json")
     if worse:
-        sys.exit(f"bench-check: worse than the best of the last landings: {'; '.join(worse)}")
+        print(f"bench-check: {SLID}: {'; '.join(worse)}")
 
 
 if __name__ == "__main__":

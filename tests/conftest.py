@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 # A check tries the same examples whenever it judges the same tests; everybody else's runs go on looking for new ones.
 settings.register_profile("check", parent=settings.get_profile("untimed"), derandomize=True)
 settings.load_profile("check" if _IN_CI else "untimed")
+if _IN_CI:
+    # Examples are made of constants in the modules of ours that a process happens to have imported, too: each process
+    # reads all of these for them, which takes it seconds, and tries others than the next one.
+    patch.object(providers, "_get_local_constants", lambda: providers._local_constants).start()
 
 _WITH_ENGINES = (
     "tests/faults/",  # share a stack

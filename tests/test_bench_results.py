@@ -4,6 +4,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -12,6 +13,7 @@ from bench.check import MADE_BY_TESTS, ROOT, BadResult, changed, commits, files_
 from bench.days import days_of, page_of_days, table
 from bench.demos.demo import rows as rows_of_demos
 from bench.demos.exploits_table import rows_of
+from bench.environments.escapes import rows as escape_rows
 from bench.headline.figures import BAR
 from bench.headline.page import PAGE
 from bench.releases.any_version import Order, Tried
@@ -252,3 +254,23 @@ def test_a_mean_of_demos_is_of_the_runs_that_have_the_figure_and_names_their_com
     assert found["local, shift: quality_end"] == (0.8, "c0")
     assert found["local, shift: learner_idle_share"] == (0.4, "c1")
     assert found["local, shift: probe_share"] == (0.1, "c1")
+
+
+def test_a_program_that_got_out_of_a_sandbox_is_counted_and_one_that_was_not_tried_is_not() -> None:
+    tried = '<properties><property name="tried" value="files" /></properties>'
+    cases = [
+        f'<testcase classname="a.test_escapes" name="in">{tried}</testcase>' * 50,
+        '<testcase classname="a.test_escapes" name="not over images" />',
+        '<testcase classname="a.test_greed" name="bomb" />',
+        '<testcase classname="a.test_walls" name="files" />',
+    ]
+
+    def counted(*more: str) -> list[tuple[float | None, bool]]:
+        root = ElementTree.fromstring(f"<testsuites>{''.join([*cases, *more])}</testsuites>")
+        return [(row.value, row.holds) for row in escape_rows(root)]
+
+    assert counted() == [(50, True), (0, True), (1, True), (0, True), (1, True)]
+    out = f'<testcase classname="a.test_escapes" name="out">{tried}<failure /></testcase>'
+    greedy = '<testcase classname="a.test_greed" name="memory"><failure /></testcase>'
+    no_wall = '<testcase classname="a.test_walls" name="nobody"><skipped /></testcase>'
+    assert counted(out, greedy, no_wall) == [(51, True), (1, False), (2, True), (1, False), (1, False)]

@@ -14,7 +14,7 @@ from core.operations.fleet import GUARD
 from core.operations.keys import Party, StoredKey, key_digest
 from core.ports import Bucket
 from core.settings import ApiKey, ApiSettings, NamespaceSettings, Scope
-from core.store.turns import SaidTurn
+from core.store.turns import Maker, SaidTurn
 
 ALL_SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 KEYLESS = "keyless"
@@ -59,6 +59,11 @@ class Identity:
         if self.user is not None:
             return record.user_id == self.user
         return record.key_id == self.key_id
+
+    @property
+    def maker(self) -> Maker:
+        """Whose turns are its own, as the store finds them: those that it `made`."""
+        return Maker(self.user, self.key_id)
 
     def sees(self, record: Completion | Outcome) -> bool:
         """Return whether it may see a record of its namespace, or an outcome of a turn that it may see."""

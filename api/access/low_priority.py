@@ -5,7 +5,8 @@ Any key may lower its own requests, by the header `x-onward-priority: low` or, w
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
 from api.http.asgi import Headers, header_text
@@ -17,6 +18,7 @@ from core.telemetry import LOW_PRIORITY_REFUSED, LOW_PRIORITY_UNDER_WAY
 
 FLEX = "flex"  # https://platform.openai.com/docs/guides/flex-processing
 _NAME = "x-onward-priority"
+_OF_A_KEY = 0.75  # of the places, where there are enough of them: others' work is of low priority, too
 _OF_THE_LATEST = 0.1  # its weight in the mean of how long places are held
 
 
@@ -57,31 +59,36 @@ class LowPlaces:
 
     def __init__(self, settings: LowPrioritySettings) -> None:
         self._most, self._retry_after_s = settings.at_once, settings.retry_after_s
+        self._most_of_key = math.ceil(_OF_A_KEY * settings.at_once)
         self._taken = 0
+        self._of_key: Counter[Hashable] = Counter()
         self._held_s: float | None = None  # for how long places are held, about
 
     @contextmanager
-    def take(self, count: int) -> Iterator[None]:
-        """Take a place for each choice of a request.
+    def take(self, count: int, key: Hashable = None) -> Iterator[None]:
+        """Take a place for each choice of a request, which was sent with this key; None: there are no keys.
 
         Raises Overloaded, which says when to try again, and InvalidRequest where there are never so many places."""
-        if 0 < self._most < count:
+        most = self._most if key is None else self._most_of_key
+        if 0 < most < count:
             raise InvalidRequest(
-                f"n: {count} answers at once are more than the {self._most} places for low priority", param="n"
+                f"n: {count} answers at once are more than the {most} places for low priority", param="n"
             )
         if self._taken + count > self._most:
-            LOW_PRIORITY_REFUSED.inc()
-            raise Overloaded(
-                f"as many answers of low priority are under way as may be at once ({self._most}); try again later",
-                self._free_in_s(count),
-            )
-        self._add(count)
+            raise self._refused(count, f"are under way as may be at once ({self._most})")
+        if self._of_key[key] + count > most:
+            raise self._refused(count, f"of this key are under way as may be of one at once ({most})")
+        self._add(key, count)
         began_s = time.monotonic()
         try:
             yield
         finally:
-            self._add(-count)
+            self._add(key, -count)
             self._note(time.monotonic() - began_s)
+
+    def _refused(self, count: int, which: str) -> Overloaded:
+        LOW_PRIORITY_REFUSED.inc()
+        return Overloaded(f"as many answers of low priority {which}; try again later", self._free_in_s(count))
 
     def _free_in_s(self, count: int) -> int:
         """Return in how many seconds so many places are free, by how long they are held; at least what is set."""
@@ -93,6 +100,9 @@ class LowPlaces:
         before_s = held_s if self._held_s is None else self._held_s
         self._held_s = before_s + _OF_THE_LATEST * (held_s - before_s)
 
-    def _add(self, count: int) -> None:
+    def _add(self, key: Hashable, count: int) -> None:
         self._taken += count
+        self._of_key[key] += count
+        if not self._of_key[key]:
+            del self._of_key[key]
         LOW_PRIORITY_UNDER_WAY.set(self._taken)

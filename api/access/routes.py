@@ -97,6 +97,7 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/v1/clients"): _LIST,
     ("GET", "/v1/alarms"): _LIST,
     ("POST", "/v1/alarms/{alarm_id}/ack"): Need("operate", "its namespace's", deed="change"),
+    ("POST", "/v1/alarms/{alarm_id}/unack"): Need("operate", "its namespace's", deed="change"),
     ("GET", "/v1/drafts"): _LIST,
     ("GET", "/v1/drafts/{name}"): _LIST,
     ("POST", "/v1/drafts/{name}/accept"): _DECIDE,

@@ -57,6 +57,7 @@ function route() {
   story.close();
   if (name === "session" && id) sessions.show(decodeURIComponent(id));
   else if (view === "sessions") sessions.close();
+  if (name === "sessions" && id) sessions.seek(decodeURIComponent(id));
   if (name === "draft" && id) drafts.show(decodeURIComponent(id));
   else if (view === "drafts" && drafts.close()) again();
 }
@@ -154,7 +155,7 @@ for (const news of ["key", "changed"]) {
 window.addEventListener("hashchange", route);
 at("help-button").addEventListener("click", KEYS["?"]);
 rewards.begin(what => report("stream", what));
-releases.begin(what => report("order", what), again);
+releases.begin(again);
 curves.begin(again);
 frontier.begin(again);
 learner.begin();

@@ -11,17 +11,29 @@ key.addEventListener("change", () => {
   document.dispatchEvent(new Event("key"));
 });
 
+let needsNone = false;  // whether answers come without a key
+
+export const keyForReading = () => key.value;
+
+/** Whether no key is set: whoever reaches the page may do everything. */
+export const isOpen = () => needsNone && !key.value;
+
 const headers = text => text ? { Authorization: `Bearer ${text}` } : {};
 
 async function answered(response) {
   const body = await response.json();
-  if (!response.ok) throw new Error(body.error?.message ?? `status ${response.status}`);
+  if (!response.ok) throw Object.assign(new Error(body.error?.message ?? `status ${response.status}`), { status: response.status });
   return body;
 }
 
 export async function get(path) {
-  const signal = AbortSignal.timeout(TIMEOUT_MS);
-  return answered(await fetch(path, { headers: headers(key.value), cache: "no-store", signal }));
+  const signal = AbortSignal.timeout(TIMEOUT_MS), sent = key.value;
+  const response = await fetch(path, { headers: headers(sent), cache: "no-store", signal });
+  if (!sent && response.ok) needsNone = true;
+  else if (response.status === 401) needsNone = false;
+  key.placeholder = needsNone ? "none is needed" : "where keys are set";
+  key.parentElement.classList.toggle("needless", isOpen());
+  return answered(response);
 }
 
 export async function post(path, body, adminKey) {

@@ -58,7 +58,7 @@ def batch_router(context: Context) -> APIRouter:
 async def _record_all(context: Context, identity: Identity, reports: list[msgspec.Raw]) -> list[Answer]:
     bodies = [_decoded(raw, place) async for place, raw in in_slices(enumerate(reports))]
     subjects = [None if isinstance(body, RequestError) else subject_of(body) for body in bodies]
-    return await side_by_side(subjects, lambda place: _answer(context, identity, bodies[place]))
+    return await side_by_side(identity.caller, subjects, lambda place: _answer(context, identity, bodies[place]))
 
 
 def _decoded(raw: msgspec.Raw, place: int) -> FeedbackBody | RequestError:

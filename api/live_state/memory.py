@@ -1,4 +1,6 @@
-"""`LiveState` in process: the least recently used entries are dropped first, and the store answers for those."""
+"""`LiveState` in process: the least recently used entries are dropped first, and the store answers for those.
+
+Of several namespaces the one that has the most gives up its own: what a tenant says fills no other's memory."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -8,7 +10,7 @@ from typing import Final, Self
 from api.live_state.buckets import Buckets
 from api.live_state.changes import Channels
 from api.live_state.counting import Slots
-from api.live_state.recent import Recent, bytes_of
+from api.live_state.recent import bytes_of
 from api.live_state.rooms import Rooms
 from api.live_state.windows import Windows
 from core.ids import InferenceId, Namespace, SessionId
@@ -25,9 +27,9 @@ class MemoryLiveState:
     state: Final = "ok"
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_chain_bytes: int = MAX_CHAIN_BYTES) -> None:
-        self._chains: Recent[TokenChain] = Recent(max_chain_bytes)
-        self._inferences: Recent[SessionId] = Recent(max_bytes)
-        self._sessions: Recent[bool] = Recent(max_bytes)
+        self._chains: Rooms[TokenChain] = Rooms(max_chain_bytes)
+        self._inferences: Rooms[SessionId] = Rooms(max_bytes)
+        self._sessions: Rooms[bool] = Rooms(max_bytes)
         self._claims: Rooms[str] = Rooms(max_bytes)
         self._buckets = Buckets(max_bytes)
         self._windows = Windows(max_bytes)
@@ -47,30 +49,30 @@ class MemoryLiveState:
 
     def know(self, namespace: Namespace, inference_id: InferenceId, session_id: SessionId) -> None:
         """Put an inference, at once."""
-        self._inferences.put((namespace, inference_id), session_id, bytes_of(inference_id, session_id))
-        self._sessions.put((namespace, session_id), True, bytes_of(session_id))
+        self._inferences.put(namespace, inference_id, session_id, bytes_of(inference_id, session_id))
+        self._sessions.put(namespace, session_id, True, bytes_of(session_id))
 
     async def put_chain(self, namespace: Namespace, transcript_digests: Sequence[str], chain: TokenChain) -> None:
         await self.put_inference(namespace, chain.inference_id, chain.session_id)
         share = -(-len(chain.token_ids) * _TOKEN_BYTES // max(1, len(transcript_digests)))  # all keep the same tuple
         for digest in transcript_digests:
-            self._chains.put((namespace, digest), chain, share + bytes_of(digest))
+            self._chains.put(namespace, digest, chain, share + bytes_of(digest))
 
     async def settle(self) -> None:
         return None
 
     async def get_chain(self, namespace: Namespace, transcript_digests: Sequence[str]) -> TokenChain | None:
         for digest in transcript_digests:
-            chain = self._chains.get((namespace, digest))
+            chain = self._chains.get(namespace, digest)
             if chain is not None:
                 return chain
         return None
 
     async def get_session(self, namespace: Namespace, inference_id: InferenceId) -> SessionId | None:
-        return self._inferences.get((namespace, inference_id))
+        return self._inferences.get(namespace, inference_id)
 
     async def has_session(self, namespace: Namespace, session_id: SessionId) -> bool:
-        return self._sessions.get((namespace, session_id)) is not None
+        return self._sessions.get(namespace, session_id) is not None
 
     async def claim(self, namespace: Namespace, key: str, content_digest: str) -> str:
         room = _room(namespace, key)

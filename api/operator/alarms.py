@@ -1,6 +1,7 @@
-"""The routes of `/v1/alarms`: the alarms that monitors opened, and an operator's acknowledgement of them."""
+"""The routes of `/v1/alarms`: the alarms that monitors opened, and what operators say of them."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -16,6 +17,7 @@ from api.turns.lookup import read
 from core.errors import Conflict, InvalidRequest, NotFound
 from core.operations.alarm_advice import ADVICE, page_of
 from core.operations.alarms import StoredAlarm
+from core.store.work import Work
 
 _LARGEST_PAGE = 1000
 _DEFAULT_LIMIT = 100
@@ -28,12 +30,20 @@ class AckBody(msgspec.Struct, forbid_unknown_fields=True):
     note: Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")] | None = None
 
 
+class UnackBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /v1/alarms/{alarm_id}/unack`: an object without fields."""
+
+
 ack_decoder = msgspec.json.Decoder(AckBody)
+unack_decoder = msgspec.json.Decoder(UnackBody)
+_Change = Callable[[Work], StoredAlarm | None]
+"""What an operator's word makes of an alarm, or None if that cannot be because the alarm is closed."""
 
 
 def alarms_router(context: Context) -> APIRouter:
     router = APIRouter(tags=["alarms"])
     services = context.services
+    _word_routes(router, context)
 
     @router.get("/v1/alarms")
     async def list_alarms(request: Request) -> Response:
@@ -53,6 +63,12 @@ def alarms_router(context: Context) -> APIRouter:
         following = shown[-1].sequence if shown and rest else None
         return json_response({"alarms": [described(alarm) for alarm in shown], "next": following})
 
+    return router
+
+
+def _word_routes(router: APIRouter, context: Context) -> None:
+    services = context.services
+
     @router.post(
         "/v1/alarms/{alarm_id}/ack",
         openapi_extra=json_body(AckBody, "An optional note"),
@@ -62,10 +78,30 @@ def alarms_router(context: Context) -> APIRouter:
     async def acknowledge(request: Request, alarm_id: str) -> Response:
         identity = identity_of(request)
         body = await body_of(context, request, ack_decoder)
-        alarm = await asyncio.to_thread(_acknowledge, services, alarm_id, identity, body.note, note_of(request))
+
+        def change(work: Work) -> StoredAlarm | None:
+            alarm = work.alarms.acknowledge(alarm_id, identity.by, body.note, services.clock.now())
+            return None if alarm is None or alarm.acknowledged_at is None else alarm
+
+        alarm = await asyncio.to_thread(_changed, services, alarm_id, identity, change, note_of(request))
         return json_response(described(alarm))
 
-    return router
+    @router.post(
+        "/v1/alarms/{alarm_id}/unack",
+        openapi_extra=json_body(UnackBody, "Nothing: an empty object"),
+        summary="Take an alarm's acknowledgement back: it holds again what it held. A second time changes nothing",
+        operation_id="unacknowledge_alarm",
+    )
+    async def unacknowledge(request: Request, alarm_id: str) -> Response:
+        identity = identity_of(request)
+        await body_of(context, request, unack_decoder)
+
+        def change(work: Work) -> StoredAlarm | None:
+            alarm = work.alarms.reopen(alarm_id)
+            return None if alarm is None or alarm.state == "closed" else alarm
+
+        alarm = await asyncio.to_thread(_changed, services, alarm_id, identity, change, note_of(request))
+        return json_response(described(alarm))
 
 
 def _only_open(request: Request) -> bool:
@@ -75,22 +111,18 @@ def _only_open(request: Request) -> bool:
     return state == "open"
 
 
-def _acknowledge(services: ApiServices, alarm_id: str, identity: Identity, said: str | None, note: Note) -> StoredAlarm:
+def _changed(services: ApiServices, alarm_id: str, identity: Identity, change: _Change, note: Note) -> StoredAlarm:
     with services.store.work() as work:
-        alarm = work.alarms.get(alarm_id)
-        if alarm is not None and not may_see(identity, alarm):
-            alarm = None
-        if alarm is not None:
-            note.add(alarm.opening.namespace)
-            alarm = work.alarms.acknowledge(alarm_id, identity.by, said, services.clock.now())
-        if alarm is not None and alarm.acknowledged_at is not None:
-            note.write(work)
-    if alarm is None:
-        raise NotFound(
-            f"no alarm {alarm_id}; GET /v1/alarms?state=all lists them", param="alarm_id", code="unknown_alarm"
-        )
-    if alarm.acknowledged_at is None:
-        raise Conflict(f"alarm {alarm_id} is closed", param="alarm_id", code="alarm_closed")
+        known = work.alarms.get(alarm_id)
+        if known is None or not may_see(identity, known):
+            raise NotFound(
+                f"no alarm {alarm_id}; GET /v1/alarms?state=all lists them", param="alarm_id", code="unknown_alarm"
+            )
+        note.add(known.opening.namespace)
+        alarm = change(work)
+        if alarm is None:
+            raise Conflict(f"alarm {alarm_id} is closed", param="alarm_id", code="alarm_closed")
+        note.write(work)
     return alarm
 
 

@@ -1,7 +1,7 @@
 """The routes of `/v1/rewards`: the rewards of turns, as a list and as a live stream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from api.turns.session_ids import is_id
 from core.codec import to_builtins
 from core.errors import InvalidRequest, NotFound, StoreUnavailable
 from core.events import Outcome, Reward
-from core.ids import InferenceId, Namespace
+from core.ids import InferenceId, Namespace, OutcomeId
 from core.ports import REWARDS
 from core.store.work import View
 
@@ -170,7 +170,7 @@ def _story(view: View, identity: Identity, inference_id: InferenceId) -> dict[st
         "stored": turn.unstored is None,
         "completion_tokens": turn.num_output_tokens,
         "outcomes": [plain(outcome) for outcome in seen],
-        "rewards": [plain(as_seen(reward, identity, seen)) for reward in view.rewards.of_turns([inference_id])],
+        "rewards": [plain(each) for each in as_seen(view.rewards.of_turns([inference_id]), identity, seen)],
     }
 
 
@@ -214,11 +214,15 @@ def described(sequence: int, reward: Reward) -> dict[str, Any]:
     return {"sequence": sequence, **plain(reward)}
 
 
-def as_seen(reward: Reward, identity: Identity, outcomes: Iterable[Outcome]) -> Reward:
-    """Return the reward without the words and texts of others; `outcomes`: those that the caller may see."""
+def as_seen(rewards: Iterable[Reward], identity: Identity, outcomes: Iterable[Outcome]) -> list[Reward]:
+    """Return rewards without the words, texts and names of others; `outcomes`: those that the caller may see."""
     if "read" in identity.scopes:
-        return reward
+        return list(rewards)
     told = {outcome.outcome_id for outcome in outcomes}
+    return [_without_others(reward, identity, told) for reward in rewards]
+
+
+def _without_others(reward: Reward, identity: Identity, told: Collection[OutcomeId]) -> Reward:
     is_own = identity.user is not None and reward.edited_by == identity.user
     return msgspec.structs.replace(
         reward,
@@ -226,6 +230,7 @@ def as_seen(reward: Reward, identity: Identity, outcomes: Iterable[Outcome]) -> 
         edits=reward.edits if is_own else (),
         edited_by=reward.edited_by if is_own else None,
         said_by=tuple(user for user in reward.said_by if user == identity.user),
+        outcome_ids=tuple(each for each in reward.outcome_ids if each in told),
     )
 
 

@@ -28,9 +28,10 @@ def rollback_router(context: Context) -> APIRouter:
     async def foresee_rollback(request: Request, version: str) -> Response:
         """Return what a rollback to this version would leave behind; it changes nothing.
 
-        That is the versions that went live since, their updates, the turns they learned from, the span of these turns'
-        feedback, and how much more the caller's namespace rewarded these versions than this one. `servable` says
-        whether the version is there, or is made again first, for about `about_s` seconds, or is `lost`, and why."""
+        That is the versions that went live since and were not taken back, their updates, the turns they learned from,
+        the span of these turns' feedback, and how much more the caller's namespace rewarded these versions than this
+        one. `servable` says whether the version is there, or is made again first, for about `about_s` seconds, or is
+        `lost`, and why."""
         identity = identity_of(request)
         only_parameters(request)
         number = digits(version, LARGEST_INTEGER)
@@ -68,11 +69,13 @@ def _foreseen(view: View, cluster: str, namespace: Namespace, version: PolicyRef
 
 
 def _undone(view: View, cluster: str, version: PolicyRef) -> frozenset[PolicyRef]:
-    """Return what the release controller would take back: all that went live since, and a canary's lane."""
+    """Return what the release controller would take back: what went live since and is not yet, and a canary's lane."""
     served = view.releases.live_history(cluster)
     since = served[served.index(version) + 1 :] if version in served else []
+    states = view.policies.states_of(since)
+    taken = [each for each in since if states[each] != "rolled_back"]
     running = view.experiments.running(cluster)
-    return frozenset(since if running is None else (*since, *running.versions)) - {version}
+    return frozenset(taken if running is None else (*taken, *running.versions)) - {version}
 
 
 def _span(policies: Sequence[PolicyVersion]) -> timedelta:

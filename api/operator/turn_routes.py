@@ -69,7 +69,7 @@ def _story(
     of_turn = view.outcomes.of_turns([inference_id], MOST_OUTCOMES)
     outcomes += [outcome for outcome in of_turn if outcome.session_id is None]
     about = [outcome for outcome in outcomes if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]
-    rewards = [as_seen(reward, identity, about) for reward in view.rewards.of_turns([inference_id])]
+    rewards = as_seen(view.rewards.of_turns([inference_id]), identity, about)
     fields = to_builtins(_with_times(view, identity, turn))
     return {
         **{name: fields[name] for name in _FIELDS},

@@ -74,11 +74,14 @@ class GenerationEndpoint:
         """Return room for what was sent, or for the prompt where it goes on from what is kept, for each choice."""
         intake, size = exchange.plan.intake, max(size, _TOKEN_BYTES * len(exchange.plan.place.prompt_token_ids))
         user = intake.identity.caller if intake.user_id is None else (intake.identity.namespace, intake.user_id)
-        return self._context.under_way.hold(user, size * len(exchange.turns))
+        return self._context.under_way.hold(intake.identity.caller, user, size * len(exchange.turns))
 
     def _place_of(self, exchange: Exchange) -> AbstractContextManager[None]:
-        is_low = exchange.plan.intake.priority == "low"
-        return self._context.low_places.take(len(exchange.turns)) if is_low else nullcontext()
+        intake = exchange.plan.intake
+        if intake.priority != "low":
+            return nullcontext()
+        key = None if intake.identity.key_id is None else intake.identity.caller
+        return self._context.low_places.take(len(exchange.turns), key)
 
     def _charge(self, exchange: Exchange) -> None:
         """Count what the exchange used, once it has ended, however it did."""

@@ -1,6 +1,6 @@
-"""What a sandbox costs: 200 idle at once, one opened cold, one taken warm, and a command in one that is open.
+"""What a sandbox costs: 200 idle at once, some at work, one opened cold, one taken warm, a command in one that is open.
 
-    python -m bench sandboxes [--rounds N] [--idle N]
+    python -m bench sandboxes [--rounds N] [--idle N] [--working N]
 
 The floor is the same command as a bare process; the peers are bubblewrap and crun, where that is installed, each
 started for the one command over the same programs, without copies, limits or a filter of calls. All take turns."""
@@ -8,7 +8,9 @@ started for the one command over the same programs, without copies, limits or a 
 import argparse
 import asyncio
 import json
+import os
 import shutil
+import statistics
 import subprocess
 import tempfile
 import time
@@ -21,13 +23,32 @@ from bench.table import Row, interleave, report
 from environments.sandboxes.bubblewrap import program
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
 from environments.sandboxes.pool import Pool
-from environments.sandboxes.sandbox import Limits, Sandbox, SandboxSpec
+from environments.sandboxes.sandbox import Limits, Sandbox, Sandboxes, SandboxSpec
 
 COMMAND = ["/bin/true"]
+AT_WORK = ["sha256sum", "/dev/zero"]  # never ends
+MEASURED_WORK = ["sh", "-c", "head -c 67108864 /dev/zero | sha256sum"]
+ROUNDS_AT_WORK = 5
 LIMITS = Limits(memory_bytes=256 << 20, disk_bytes=64 << 20)
 GOAL_MB, GOAL_WARM_MS, GOAL_COLD_MS = 15.0, 30.0, 250.0
 PEER = ["--unshare-all", "--die-with-parent", "--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
 PEER += [word for name in ("bin", "lib", "lib64") for word in ("--symlink", f"usr/{name}", f"/{name}")]
+
+
+class MadeAhead:
+    """Opens sandboxes, and says when the last one is there: who expects one is told nothing."""
+
+    def __init__(self, sandboxes: Sandboxes) -> None:
+        self._sandboxes = sandboxes
+        self.last = asyncio.Event()
+
+    async def open(self, spec: SandboxSpec) -> Sandbox:
+        sandbox = await self._sandboxes.open(spec)
+        self.last.set()
+        return sandbox
+
+    async def close(self) -> None:
+        await self._sandboxes.close()
 
 
 class Contenders:
@@ -37,19 +58,24 @@ class Contenders:
         self._run = runner.run
         self._spec = spec
         self._bubblewrap = Bubblewrap(directory / "state")
-        self._pool = Pool(Bubblewrap(directory / "state"), most_open=4)
+        self._made_ahead = MadeAhead(Bubblewrap(directory / "state"))
+        self._pool = Pool(self._made_ahead, most_open=4)
         self._bundle = _bundle(directory / "bundle") if shutil.which("crun") else None
         self._open = self._run(self._bubblewrap.open(spec))
-        self._run(self._pool.prepare(spec, 2))
 
     def cold(self) -> float:
         return self._run(self._one(self._bubblewrap.open))
 
     def warm(self) -> float:
-        """Take a prepared one; the next is prepared before the clock starts again."""
-        taken = self._run(self._one(self._pool.open))
-        self._run(self._pool.prepare(self._spec, 2))
-        return taken
+        """Take one that was expected, and was made before the clock starts."""
+
+        async def take() -> float:
+            self._made_ahead.last.clear()
+            self._pool.expect(self._spec)
+            await self._made_ahead.last.wait()
+            return await self._one(self._pool.open)
+
+        return self._run(take())
 
     def command(self) -> float:
         async def act() -> float:
@@ -107,6 +133,48 @@ async def idle(directory: Path, spec: SandboxSpec, count: int) -> tuple[float, f
     return own, less, seconds
 
 
+async def working(directory: Path, spec: SandboxSpec, count: int) -> tuple[float, float, float]:
+    """Open so many, in all of which something computes at once.
+
+    Return the MB of each beside what runs in it, and the seconds that all take together for a piece of work, in
+    sandboxes and as bare processes."""
+    bubblewrap = Bubblewrap(directory / "state")
+    all_of_them = [await bubblewrap.open(spec) for _ in range(count)]
+    at_work = [asyncio.create_task(each.run(AT_WORK, timeout_seconds=600)) for each in all_of_them]
+    while sum(map(_computes, found := psutil.Process().children(recursive=True))) < count:  # noqa: ASYNC110 - it runs
+        await asyncio.sleep(0.1)
+    own = sum(_proportional_bytes(each) for each in found if not _computes(each)) / 1e6 / count
+    for task in at_work:
+        task.cancel()
+    await asyncio.gather(*at_work, return_exceptions=True)
+
+    async def inside() -> None:
+        for done in await asyncio.gather(*(each.run(MEASURED_WORK, timeout_seconds=600) for each in all_of_them)):
+            assert done.exit_code == 0, done
+
+    async def bare() -> None:
+        quiet = asyncio.subprocess.DEVNULL
+        started = [await asyncio.create_subprocess_exec(*MEASURED_WORK, stdout=quiet) for _ in range(count)]
+        assert not any(await asyncio.gather(*(each.wait() for each in started)))
+
+    taken: dict[str, list[float]] = {"inside": [], "bare": []}
+    for _ in range(ROUNDS_AT_WORK):
+        for name, work in (("inside", inside), ("bare", bare)):
+            begun = time.perf_counter()
+            await work()
+            taken[name].append(time.perf_counter() - begun)
+    await bubblewrap.close()
+    return own, statistics.median(taken["inside"]), statistics.median(taken["bare"])
+
+
+def _computes(process: psutil.Process) -> bool:
+    """Tell whether a process is the work itself, and none of the sandbox's own."""
+    try:
+        return process.cmdline() == AT_WORK
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _proportional_bytes(process: psutil.Process) -> int:
     """Return a process's memory, with its share of what it shares."""
     text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
@@ -148,12 +216,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--idle", type=int, default=200)
+    parser.add_argument("--working", type=int, default=8 * (os.cpu_count() or 1))
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp())
     try:
         with asyncio.Runner() as runner:
             spec = SandboxSpec(_workspace(directory / "workspace"), limits=LIMITS)
             own, less, seconds = runner.run(idle(directory, spec, options.idle))
+            at_work = runner.run(working(directory, spec, options.working))
             contenders = Contenders(runner, directory, spec)
             names = ["cold", "warm", "command", "bare", "peer_bubblewrap"]
             names += ["peer_crun"] if contenders.crun_runs() else []
@@ -161,7 +231,15 @@ def main() -> None:
             contenders.close()
     finally:
         shutil.rmtree(directory)
-    report("sandboxes", _rows(options.idle, own, less, seconds, found))
+    report("sandboxes", _rows(options.idle, own, less, seconds, found) + _rows_at_work(options.working, *at_work))
+
+
+def _rows_at_work(count: int, own: float, inside: float, bare: float) -> list[Row]:
+    metric = f"working sandbox, of {count} at once: own memory beside what runs in it (PSS)"
+    return [
+        Row.at_most(metric, own, "MB", f"{GOAL_MB:g} MB", own / GOAL_MB, 1.0),
+        Row(f"{count} at work at once, 67 MB hashed in each", inside, "s", f"{bare:.2f} s bare", inside / bare),
+    ]
 
 
 def _rows(count: int, own: float, less: float, seconds: float, found: dict[str, float]) -> list[Row]:

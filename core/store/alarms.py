@@ -104,6 +104,19 @@ class Alarms(AlarmsReader):
         self._change(alarm_id, acknowledged_at=to_micros(now), acknowledged_by=by, note=note)
         return self.get(alarm_id)
 
+    def reopen(self, alarm_id: str) -> StoredAlarm | None:
+        """Take an alarm's acknowledgement back and return the alarm, or None if there is no such alarm.
+
+        It holds again what it held. One that is closed, or that nobody has acknowledged, stays as it is."""
+        known = self.get(alarm_id)
+        if known is None or known.state != "acknowledged":
+            return known
+        of_alarm = _table.c.alarm_id == alarm_id, tables.IS_OPEN
+        none = {"acknowledged_at": None, "acknowledged_by": None, "note": None}
+        self._connection.execute(update(_table).where(*of_alarm).values(told=False, **none))
+        self._wake_watchers()
+        return self.get(alarm_id)
+
     def _change(self, alarm_id: str, **values: object) -> None:
         """Set `values` of an open alarm, unless the first of them is set already."""
         first = _table.c[next(iter(values))]

@@ -2,11 +2,12 @@
 
 A version's key is its policy and its number; queries for one of several versions look among those of one policy."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import Column, ColumnElement, Table, and_, func, insert, literal, select, update
+from sqlalchemy import Column, ColumnElement, Table, and_, bindparam, func, insert, literal, select, update
 
 from core import codec
 from core.clock import from_micros, to_micros
@@ -106,6 +107,17 @@ class PoliciesReader(Repository):
         table = tables.policies
         return self._connection.execute(select(table.c.state).where(_is(table, version))).scalar()
 
+    def states_of(self, versions: Collection[PolicyRef]) -> dict[PolicyRef, str]:
+        """Return the states of those of the versions that are known, by one query for each policy."""
+        table = tables.policies
+        found: dict[PolicyRef, str] = {}
+        for policy in {version.policy for version in versions}:
+            numbers = [version.version for version in versions if version.policy == policy]
+            chosen = table.c.policy == policy, table.c.version.between(min(numbers), max(numbers))
+            rows = self._connection.execute(select(table.c.policy, table.c.version, table.c.state).where(*chosen))
+            found |= {_ref(row): row.state for row in rows}
+        return {version: found[version] for version in versions if version in found}
+
     def in_state(self, state: str, policy: PolicyName = BASE) -> list[PolicyVersion]:
         """Return the versions in a release state, the oldest first."""
         table = tables.policies
@@ -186,10 +198,14 @@ class ReleasesReader(Repository):
 
     def live_since(self, cluster: str, policy: PolicyName = BASE) -> datetime | None:
         """Return when the live version last went live."""
+        return next(iter(self.went_live(cluster, 1, policy)), None)
+
+    def went_live(self, cluster: str, limit: int, policy: PolicyName = BASE) -> list[datetime]:
+        """Return when the last `limit` versions went live, the newest first."""
         table = tables.releases
         steps = select(table.c.at).where(*_went_live(cluster, policy))
-        found = self._connection.execute(steps.order_by(table.c.sequence.desc()).limit(1)).scalar()
-        return None if found is None else from_micros(found)
+        rows = self._connection.execute(steps.order_by(table.c.sequence.desc()).limit(limit))
+        return [from_micros(at) for at in rows.scalars()]
 
     def last_sequence(self) -> int:
         """Return the newest release's sequence, 0 when there is none."""
@@ -239,20 +255,29 @@ class Releases(ReleasesReader):
         What the caller reads of it from here on still holds when it writes."""
         hold(self._connection, Lock.RELEASES)
 
-    def put(self, release: Release) -> None:
-        """Append to the history and set the version's state. Releases become visible in the order of their sequence."""
+    def put(self, *releases: Release) -> None:
+        """Append to the history and set the versions' states, each version's once.
+
+        Releases become visible in the order of their sequence. A rollback may have a thousand, while others wait."""
         self.lock()
-        self._connection.execute(
-            insert(tables.releases).values(
-                policy=release.version.policy,
-                version=release.version.version,
-                cluster=release.cluster,
-                state=release.state,
-                why=release.why,
-                by=release.by,
-                at=to_micros(release.at),
-            )
-        )
+        steps = [
+            {
+                "policy": release.version.policy,
+                "version": release.version.version,
+                "cluster": release.cluster,
+                "state": release.state,
+                "why": release.why,
+                "by": release.by,
+                "at": to_micros(release.at),
+            }
+            for release in releases
+        ]
+        self._connection.execute(insert(tables.releases), steps)
         table = tables.policies
-        self._connection.execute(update(table).where(_is(table, release.version)).values(state=release.state))
+        is_its = table.c.policy == bindparam("of_policy"), table.c.version == bindparam("of_version")
+        states = [
+            {"of_policy": release.version.policy, "of_version": release.version.version, "entered": release.state}
+            for release in releases
+        ]
+        self._connection.execute(update(table).where(*is_its).values(state=bindparam("entered")), states)
         self._wake_watchers()

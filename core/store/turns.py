@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 
 from core import codec
 from core.clock import to_micros
@@ -41,6 +41,19 @@ class SaidTurn(MadeTurn, frozen=True, kw_only=True):
     text: str = ""
 
 
+class Maker(msgspec.Struct, frozen=True):
+    """Whose turns are meant: a user's, or else those that a key asked for, or nobody's key where it is None."""
+
+    user_id: UserHash | None
+    key_id: str | None
+
+    @property
+    def made(self) -> ColumnElement[bool]:
+        """The condition that a turn is hers."""
+        known = tables.turns.c
+        return known.key_id == self.key_id if self.user_id is None else known.user_id == self.user_id
+
+
 _decode_made = codec.decoder(MadeTurn).decode
 _decode_said = codec.decoder(SaidTurn).decode
 _AT_ONCE = 16  # records that are fetched
@@ -64,6 +77,7 @@ def _turn_row(turn: Completion) -> dict[str, object]:
         "turn_index": turn.turn_index,
         "parent_id": turn.parent_id,
         "user_id": turn.user_id,
+        "key_id": turn.key_id,
         "workload": turn.workload,
         "purpose": turn.purpose,
         "client": turn.client,
@@ -113,14 +127,18 @@ class TurnsReader(Repository):
         ).scalar()
         return None if record is None else _decode_turn(record)
 
-    def said_since(self, namespace: Namespace, after: datetime, limit: int) -> list[SaidTurn]:
+    def said_since(
+        self, namespace: Namespace, after: datetime, limit: int, maker: Maker | None = None
+    ) -> list[SaidTurn]:
         """Return the turns of a namespace whose ids were made since then, the newest first, at most `limit`.
 
-        No turn that was received since then has an older id."""
+        Where a maker is given, they are hers alone, and she may be one whom others' turns outnumber by far. No turn
+        that was received since then has an older id."""
         known = tables.turns.c
+        made = () if maker is None else (maker.made,)
         rows = self._connection.execute(
             select(known.record)
-            .where(known.namespace == namespace, known.inference_id >= first_id(after))
+            .where(known.namespace == namespace, known.inference_id >= first_id(after), *made)
             .order_by(known.inference_id.desc())  # which begins with the time
             .limit(limit)
         )

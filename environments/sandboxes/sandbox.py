@@ -22,11 +22,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """What a sandbox is made of. Specs that are equal may be served from one warm snapshot.
+    """What a sandbox is made of. Specs that are equal may be served by one that was made ahead.
 
     `root` is the file system below, never written: an unpacked image, or None for the machine's own programs.
     `workspace` is copied on write to `workdir`: what is done to it there is never seen outside, and is gone when the
-    sandbox closes. `layers` are changes that were frozen in sandboxes of the same root and workspace, oldest first.
+    sandbox closes. `layers` hold, under the name `root`, what was changed of the root when its image was made, oldest
+    first: they are mounted, and cost each sandbox nothing.
     `folders` are read-only folders of this machine by their place inside. None of these may change while in use."""
 
     workspace: Path | None = None
@@ -37,6 +38,11 @@ class SandboxSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     network: bool = False
     limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for layers over this machine's own programs, of which nothing is changed."""
+        if self.layers and self.root is None:
+            raise ValueError("layers: there is no root that they lie over")
 
 
 @dataclass(frozen=True)

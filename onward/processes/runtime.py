@@ -90,12 +90,8 @@ def _opened(
 
 @contextmanager
 def _children(foundation: Foundation) -> Iterator[list[ChildProcess]]:
-    """Run the processes beside the service from now on, while the engine loads.
-
-    The first time, the engine's comparison with transformers takes the other core. Processes that users do not wait for
-    then start once the engine serves."""
+    """Run the processes beside the service from now on, while the engine loads."""
     settings = foundation.settings
-    compares = settings.serving.engine == "local" and not foundation.layout.model_check.exists()
     children = [
         ChildProcess(
             each.name,
@@ -110,14 +106,10 @@ def _children(foundation: Foundation) -> Iterator[list[ChildProcess]]:
     with ExitStack() as held:
         for child in children:
             held.callback(child.stop)
-            if not child.name.startswith(API) and (child.serves_users or not compares):
-                _start(child)
+            if not child.name.startswith(API):  # those start once there is an engine that they can ask
+                child.start()
+                say_step("service", f"started the {child.name} process")
         yield children
-
-
-def _start(child: ChildProcess) -> None:
-    child.start()
-    say_step("service", f"started the {child.name} process")
 
 
 def _build_patiently(
@@ -168,9 +160,6 @@ def _serve(
     say_step("service", "built the API")
     service.serving.bring_up()
     say_step("service", "put the live version in place")
-    for child in children:
-        if not child.is_started and not child.name.startswith(API):
-            _start(child)
     for thread in threads:
         thread.start()
     looking = StageAlarms(parts, service.foundation.store, service.foundation.clock, settings.stages.well_s)

@@ -42,7 +42,7 @@ class ChildProcess:
 
         `serves_users`: whether users cannot be served before."""
         self.name = name
-        self.serves_users = serves_users
+        self._serves_users = serves_users
         self._ready = ready
         self._command = [sys.executable, "-m", "onward", *arguments]
         self._environment = {**_OF_CHILDREN, **os.environ, **environment}
@@ -54,12 +54,7 @@ class ChildProcess:
         self._ended: str | None = None
 
     def start(self) -> None:
-        """Run it from now on."""
         self._thread.start()
-
-    @property
-    def is_started(self) -> bool:
-        return self._thread.ident is not None
 
     def _supervise(self) -> None:
         # The parent-death signal follows the thread that forks, so this thread must live as long as the service.
@@ -90,7 +85,7 @@ class ChildProcess:
     def stop(self) -> None:
         """Wait for its end. One that does not end in time shows in the log what it is doing, and is killed."""
         self.terminate()
-        if not self.is_started:
+        if self._thread.ident is None:  # it was never started
             return
         self._thread.join(self._end_s)
         for number in (signal.SIGABRT, signal.SIGKILL):
@@ -119,7 +114,7 @@ class ChildProcess:
         if self._is_ready():
             return OK
         lacking = "starting" if self._ended is None else f"down: {self._ended}"
-        return lacking if self.serves_users else f"degraded: {lacking}"
+        return lacking if self._serves_users else f"degraded: {lacking}"
 
     def _is_ready(self) -> bool:
         process = self._process

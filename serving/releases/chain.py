@@ -8,7 +8,7 @@ What was written is told to the log from the store (an outbox): a crash in betwe
 it, and loses nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 
@@ -23,7 +23,7 @@ _PLACE = TopicPartition(Topic.RELEASES, 0)
 _PAGE = 256
 _ASKS = 3  # in the life of a lease
 
-STEPS: dict[ReleaseState, frozenset[ReleaseState]] = {
+STEPS: Mapping[str, frozenset[ReleaseState]] = {
     "candidate": frozenset({"canary", "live", "rejected", "superseded", "rolled_back"}),
     "canary": frozenset({"live", "superseded", "rolled_back"}),
     "live": frozenset({"retired", "rolled_back"}),
@@ -84,9 +84,9 @@ class Chain:
                 last = work.releases.last_sequence()
                 if last != sequence:
                     raise Conflict(f"the chain of releases stands at {last}, not at {sequence}")
-                for release in releases:
-                    _check(work, release)
-                    work.releases.put(release)
+                if releases:
+                    _check(work, releases)
+                    work.releases.put(*releases)
                 if also is not None:
                     also(work)
         except Fenced:
@@ -121,8 +121,13 @@ class Chain:
         work.leases.fence(self._name, self._epoch, now, self._ttl_s)
 
 
-def _check(view: View, release: Release) -> None:
-    state = view.policies.state_of(release.version)
-    assert state == release.state or release.state in STEPS.get(state, frozenset()), (  # type: ignore[call-overload]
-        f"version {release.version}: {release.state} does not follow {state}"
-    )
+def _check(view: View, releases: Sequence[Release]) -> None:
+    """Require of each step that it may follow the one before."""
+    states = view.policies.states_of([release.version for release in releases])
+    for release in releases:
+        state = states.get(release.version)
+        following = frozenset() if state is None else STEPS[state]
+        assert release.state in {state, *following}, (
+            f"version {release.version}: {release.state} does not follow {state}"
+        )
+        states[release.version] = release.state

@@ -136,7 +136,10 @@ class OrderExecutor:
     def _finish(self, order: Order, view: ReleaseView, undone: frozenset[PolicyRef]) -> OrderOutcome:
         if order.kind == "rollback":
             telemetry.ROLLBACKS.labels(by=GUARD if order.by == GUARD else "operator").inc()
-            steps = [self._step(order, version, "rolled_back") for version in sorted(undone)]
+            with self.store.look() as stored:
+                states = stored.policies.states_of(undone)
+            back = sorted(version for version in undone if states[version] != "rolled_back")  # those are so already
+            steps = [self._step(order, version, "rolled_back") for version in back]
         else:
             before = [each.version for each in view.lane if each.version < order.version]
             steps = [self._step(order, view.live, "retired")]

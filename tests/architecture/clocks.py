@@ -64,7 +64,7 @@ class _Seen:
         before = len(self._looks), len(self._measured), len(self._measuring)
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                targets: list[ast.expr] = node.targets if isinstance(node, ast.Assign) else [node.target]
                 names = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
                 self._looks |= names if self._is_look(node.value) else set()
                 self._measured |= names if self._has_measured(node.value) else set()
@@ -93,8 +93,9 @@ class _Seen:
             return node.id in self._measured
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             return node.func.id in self._measuring
-        is_difference = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)
-        return is_difference and self._is_look(node.left) and self._holds_look(node.right)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            return self._is_look(node.left) and self._holds_look(node.right)
+        return False
 
     def _holds_look(self, node: ast.AST) -> bool:
         return any(map(self._is_look, ast.walk(node)))

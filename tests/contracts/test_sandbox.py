@@ -54,7 +54,7 @@ def within(kind: str, spec: SandboxSpec, shared: Path) -> Callable[[Callable[[Sa
             sandboxes: Sandboxes = Bubblewrap(shared)
             if kind == "pool":
                 pool = Pool(sandboxes, most_open=1)
-                await pool.prepare(spec, 1)
+                pool.expect(spec)
                 sandboxes = pool
             try:
                 async with await sandboxes.open(spec) as sandbox:

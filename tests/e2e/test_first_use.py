@@ -134,20 +134,6 @@ def test_chat_feedback_and_a_version_that_learned(service: Service, tmp_path: Pa
     assert "onward_feedback_to_served_seconds_count" in service.text("/metrics")
 
 
-def test_the_learner_leaves_the_first_start_to_those_who_wait_for_it(service: Service) -> None:
-    """The comparison with transformers has the other core until users are served."""
-    steps = [line.rsplit(" ", 2)[0] for line in (service.directory / "starts" / "service.log").read_text().splitlines()]
-    compared, served, learns = (
-        steps.index(f"service: {step}")
-        for step in (
-            "compared the engine with transformers",
-            "put the live version in place",
-            "started the learner process",
-        )
-    )
-    assert compared < served < learns
-
-
 def test_a_start_after_a_kill_imports_nothing_that_it_does_not_need(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from onward.directory.layout import SHIPPED_MODEL
 
 _SERVED = frozenset({200})
 _ENDS: Final[list[int]] = json.loads((SHIPPED_MODEL / "generation_config.json").read_text())["eos_token_id"]
-_WHOLE: Final = 64  # tokens, and no answer of the shipped model to her prompts has as many
+_WHOLE: Final = 64  # tokens: answers of the shipped model to her prompts have 63 at most
 _HERS = {"x-onward-workload": "of-mallory"}
 _NAMES = 200
 _HARD = {

@@ -98,7 +98,9 @@ NOT_RUN: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/clients.md": {
         "make install": "it is how the service is installed and started that the other examples are run on",
     },
-    "docs/environments.md": {"$ make rollouts": _MINUTES},
+    "docs/environments.md": {
+        "$ make rollouts": f"{_MINUTES}; tests/e2e/rollouts/test_made_by_make.py waits for it",
+    },
     "docs/exploits.md": {".venv/bin/onward demo": _MINUTES, ".venv/bin/python -m simulator": _MINUTES},
     "docs/midtraining.md": {"onward midtrain": "its corpora are the reader's: tests/e2e/past runs it on others"},
     "docs/operations.md": {

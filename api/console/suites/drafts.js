@@ -1,7 +1,7 @@
 // Drafts of eval cases: what waits for a person, one of them whole, and what was decided, with the way back.
 
 import { at, button, make, named, number, plain, refill, signed, state, time, tone } from "../dom.js";
-import { ask } from "../order.js";
+import { ordering } from "../order.js";
 import { get } from "../wire.js";
 
 const PAGE = 100, MOST = 1000;
@@ -41,24 +41,41 @@ function decision({ state: kind, decision: { by, at: when, why, checker, group }
 
 // ---------------------------------------------------------------------------------------------- orders
 
-/** Asks for a decision on a draft as it was looked at; what came of it is shown in its place. */
-function decide(kind, draft, meaning, { more = {}, word = null } = {}) {
-  ask({
-    title: `${kind} ${draft.name}`,
-    meaning,
-    path: `v1/drafts/${encodeURIComponent(draft.name)}/${kind}`,
-    word,
-    needed: word !== null,
-    more: { suite: draft.suite, seen: draft.seen, ...more },
-    done: found => {
-      if (panel.dataset.draft === hashOf(found)) fill(found);
-    },
-  });
-}
+const MEANING = {
+  accept: "It becomes a case of the suite. A checker that finds the answer above wrong is refused.",
+  reject: "It is put aside and not drafted again; its session may be learned from.",
+};
+const BACK = {
+  accepted: "The case is a draft again, and no version is asked it.",
+  rejected: "It waits again, and its answer is kept out of training again. Refused once a version has learned from it.",
+};
 
-const undo = draft => button("undo", "undo", () => decide("undo", draft, draft.state === "accepted"
-  ? "The case is a draft again, and no version is asked it."
-  : "It waits again, and its answer is kept out of training again. Refused once a version has learned from it."));
+/** An order about a draft as it was looked at; what came of it is shown in its place. */
+const wish = (kind, draft, meaning, undo, rest) => ({
+  title: `${kind} ${draft.name}`,
+  meaning,
+  path: `v1/drafts/${encodeURIComponent(draft.name)}/${kind}`,
+  scope: "admin",
+  foresee: null,
+  usual: null,
+  word: null,
+  ...rest,
+  more: { suite: draft.suite, seen: draft.seen, ...rest.more },
+  undo: async () => undo,
+  done: found => {
+    if (panel.dataset.draft === hashOf(found)) fill(found);
+  },
+});
+
+const accepting = (draft, checker, group) => wish("accept", draft, MEANING.accept, takingBack, { more: { checker, ...group && { group } } });
+const rejecting = (draft, usual) => wish("reject", draft, MEANING.reject, takingBack, { word: "why", needed: true, usual });
+const takingBack = draft => wish("undo", draft, BACK[draft.state], found => anew(found, draft), {});
+
+/** What was decided, once more. */
+const anew = (draft, { state: kind, decision: { checker, group, why } }) =>
+  kind === "accepted" ? accepting(draft, checker, group) : rejecting(draft, why);
+
+const undo = draft => ordering("undo", "undo", takingBack(draft));
 
 function form(draft) {
   const checker = make("textarea", "");
@@ -73,10 +90,8 @@ function form(draft) {
     make("label", "", "What tells a right answer, as a case has it: exact, contains, regex or json_schema", checker),
     make("label", "", "Group", group),
     make("p", "bar",
-      button("accept", "promote", () => decide("accept", draft, "It becomes a case of the suite. A checker that finds the answer above wrong is refused.",
-        { more: { checker: checker.value, ...group.value.trim() && { group: group.value.trim() } } })),
-      button("reject", "rollback", () => decide("reject", draft, "It is put aside and not drafted again; its session may be learned from.",
-        { word: "why" }))));
+      ordering("accept", "promote", () => accepting(draft, checker.value, group.value.trim())),
+      ordering("reject", "rollback", rejecting(draft, null))));
 }
 
 // ---------------------------------------------------------------------------------------------- one draft

@@ -1,18 +1,33 @@
 // What monitors found: figures, what it holds back, and the operator's word that it is known.
 
-import { at, button, make, plain, refill, state, time } from "../dom.js";
-import { ask } from "../order.js";
+import { at, make, plain, refill, state, time } from "../dom.js";
+import { ordering } from "../order.js";
 import { get } from "../wire.js";
 
 const figure = value => Math.abs(value) >= 1000 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
 
-function acknowledge(alarm) {
-  return button("acknowledge", "ack", () => ask({
-    title: `Acknowledge ${plain(alarm.monitor)}`,
-    meaning: alarm.holds.length ? "It is known. Releases that it held go on." : "It is known.",
-    path: `v1/alarms/${encodeURIComponent(alarm.alarm_id)}/ack`,
-    word: "note",
-  }));
+const HOLDS = { ack: "Releases that it held go on.", unack: "It holds releases again." };
+const KNOWN = { ack: "It is known.", unack: "It is open, as if nobody had acknowledged it." };
+const TITLES = { ack: "acknowledge", unack: "take back that somebody knows" };
+const UNDO = { ack: "unack", unack: "ack" };
+
+const wish = (kind, alarm) => ({
+  title: `${TITLES[kind]}: ${plain(alarm.monitor)}`,
+  meaning: alarm.holds.length ? `${KNOWN[kind]} ${HOLDS[kind]}` : KNOWN[kind],
+  path: `v1/alarms/${encodeURIComponent(alarm.alarm_id)}/${kind}`,
+  scope: "operate",
+  word: kind === "ack" ? "note" : null,
+  usual: null,
+  foresee: null,
+  undo: async () => () => wish(UNDO[kind], alarm),
+});
+
+const BUTTONS = { opened: ["acknowledge", "ack"], acknowledged: ["take it back", "unack"] };
+
+/** The operator's word: that it is known, or no longer; a closed alarm needs none. */
+function word(alarm) {
+  const [name, kind] = BUTTONS[alarm.state] ?? [];
+  return kind ? ordering(name, kind, wish(kind, alarm)) : null;
 }
 
 function link({ docs }) {
@@ -39,7 +54,7 @@ function row(alarm) {
       known,
       alarm.closed_at && `closed ${time(alarm.closed_at)}`,
     ].filter(Boolean).join(" · ")),
-    make("span", "actions", alarm.state === "opened" ? acknowledge(alarm) : null));
+    make("span", "actions", word(alarm)));
   line.tabIndex = -1;
   return make("li", "", line);
 }

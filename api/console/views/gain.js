@@ -6,6 +6,8 @@ import { get } from "../wire.js";
 import { isWrong, show } from "./overview.js";
 import { order, waysBack } from "./releases.js";
 
+const CONTRADICTED = ["worse", "stuck", "attacked"];  // states beside which what is no worse is said in small
+
 const between = ({ low, high }) => ` (${signed(low)} to ${signed(high)})`;
 
 /** [the answer, how it stands]. */
@@ -27,16 +29,21 @@ function lacking({ turns, needed, base_turns: base, base_needed: baseNeeded, how
   return how === "holdback" ? served : `${served}; a holdback would bring more`;
 }
 
-const of = versions => !versions ? "" : versions[0] === versions[1] ? `version ${versions[0]}, ` : `versions ${versions.join(" to ")}, `;
-
 /** The same of the newest turns, against the best before them. */
 function lately(found) {
   if (found.verdict === "too early" && found.turns >= found.needed) return ["Its best so far: too few users or sessions spoke of the same workloads before", ""];
   if (found.verdict === "too early") return [`Its best so far: known after ${number(found.needed)} rewarded turns, ${number(found.turns)} are there`, ""];
-  const best = `its best so far (${of(found.best.versions)}rewarded until ${time(found.best.to)} UTC)`;
+  const best = "its best so far";
   const by = `${signed(found.difference)}${between(found)}`;
   if (found.verdict === "worse") return [`Worse than ${best}: ${by}`, "bad"];
   return [found.verdict === "better" ? `Better than ${best} by ${by}` : `As good as ${best}: ${by}`, ""];
+}
+
+/** What that best was. */
+function bestOf({ best }) {
+  if (!best) return "";
+  const whose = best.version ? `, most by version ${best.version}` : "";
+  return `its best so far: the ${number(best.turns)} turns up to ${time(best.to)} UTC${whose}`;
 }
 
 function basis(found) {
@@ -63,9 +70,10 @@ export async function refresh() {
   // Nothing is good while it falls, or somebody attacks: that is said first, and in no other colour.
   if ((recent[1] === "bad" || isWrong(found)) && since[1] === "good") since[1] = "";
   const [first, second] = recent[1] ? [recent, since] : [since, recent];
-  at("gain").replaceChildren(make("b", first[1], first[0]), make("b", second[1], second[0]),
-    make("small", "", basis(found.improvement)));
+  const says = ([words, kind]) => make(CONTRADICTED.includes(found.state) && kind !== "bad" ? "span" : "b", kind, words);
+  const best = bestOf(found.improvement.lately);
+  at("gain").replaceChildren(says(first), says(second), ...[basis(found.improvement), best].filter(Boolean).map(each => make("small", "", each)));
   switches(found);
   waysBack(found);
-  show(found, recent[0]);
+  show(found, recent[0], best);
 }

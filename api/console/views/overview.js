@@ -19,9 +19,9 @@ const quality = new Chart("Quality", "share of turns worth more than nothing, by
 const card = (title, value, kind, ...notes) => make("div", "card", make("h3", "", title),
   make("p", `figure ${kind}`, value), ...notes.filter(Boolean).map(note => make("small", "block", note)));
 
-function nextStep({ severity, what, do: advice, view, orders }) {
-  const link = make("a", "", `see ${view}`);
-  link.href = `#${view}`;
+function nextStep({ severity, what, do: advice, view, search, orders }) {
+  const link = make("a", "", search ? `see their ${view}` : `see ${view}`);
+  link.href = search ? `#${view}/${encodeURIComponent(search)}` : `#${view}`;
   const line = make("div", `row ${severity}`,
     make("p", "", severity === "info" ? null : state(severity), make("b", "", what)), make("p", "", advice),
     make("span", "actions", ...orders.map(({ kind, version }) => order(kind, version, ORDERS[kind](version))), link));
@@ -29,17 +29,18 @@ function nextStep({ severity, what, do: advice, view, orders }) {
   return make("li", "", line);
 }
 
-/** Whether nothing may be green: rewards fall, or somebody attacks, and they may be what the attacker wants. */
-export const isWrong = found => found.next.some(step => step.state === "worse" || step.state === "attacked");
+/** Whether nothing may be green: rewards fall, nothing is released, or somebody attacks, and they may be what the attacker wants. */
+export const isWrong = found => found.next.some(step => ["worse", "attacked", "stuck"].includes(step.state));
 
-/** What `GET /v1/overview` says, in the page's first cards; `words`: how the newest turns stand. */
-export function show(found, words) {
+/** What `GET /v1/overview` says: the state in a word, what to do, and the first cards; `words`: how the newest turns stand to the `best`. */
+export function show(found, words, best) {
+  at("state").textContent = NAMES[found.state];
+  at("state").className = `figure ${KINDS[found.state] ?? ""}`;
   refill(at("next-steps"), found.next.map(nextStep), "Nothing to do.");
   const { lately } = found.improvement;
   at("standing").replaceChildren(
-    card("State", NAMES[found.state], KINDS[found.state] ?? "", (found.next.find(each => each.state === found.state) ?? found.next[0]).what),
     card("Against its best", { worse: "Worse", better: "Better than ever", "no difference": "As good as ever" }[lately.verdict]
-      ?? "Too early to say", lately.verdict === "worse" ? "bad" : lately.verdict === "better" && !isWrong(found) ? "good" : "", words),
+      ?? "Too early to say", lately.verdict === "worse" ? "bad" : lately.verdict === "better" && !isWrong(found) ? "good" : "", words, best),
     card("Serves", `version ${found.live}`, "", found.live_since && `since ${time(found.live_since)} UTC`,
       found.pinned !== null && "releases are frozen"));
 }

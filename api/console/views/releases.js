@@ -1,7 +1,7 @@
 // Versions, what became of them, and the operator's word.
 
-import { at, button, duration, make, named, number, percent, plain, refill, signed, state, time } from "../dom.js";
-import { ask } from "../order.js";
+import { at, duration, make, named, number, percent, plain, refill, signed, state, time } from "../dom.js";
+import { ordering } from "../order.js";
 import { get } from "../wire.js";
 
 const VERSIONS = 60, STEPS = 100;
@@ -17,8 +17,6 @@ const MEANING = {
 const WENT = { live: "went live", canary: "canary began" };  // a step is of its moment: a later one may follow
 const WORDS = { rollback: "roll back to" };
 const NO_REASON = "ordered in the console";
-const WAITS = "The order is given; the release controller has not answered yet.";
-let report = () => {};
 let before = null;  // the version before which the list begins; null: the newest
 let next = null;  // where its next page begins
 
@@ -30,19 +28,22 @@ function orders(policy, standing) {
   return ["promote", standing.held.includes(policy.version) ? "unhold" : "hold"];
 }
 
-/** A button that asks for an order; `name`: what it says, where that is not the order's own word. */
-export function order(kind, version, name = null) {
-  const words = WORDS[kind] ?? kind;
-  return button(name ?? words, kind, () => ask({
-    title: `${words} version ${version}`,
-    meaning: MEANING[kind],
-    path: `v1/policies/${version}/${kind}`,
-    word: "why",
-    usual: NO_REASON,
-    foresee: kind === "rollback" ? leftBehind : null,
-    done: answer => report(answer.status === "accepted" ? WAITS : ""),
-  }));
-}
+/** A button that gives an order; `name`: what it says, where that is not the order's own word. */
+export const order = (kind, version, name = null) => ordering(name ?? WORDS[kind] ?? kind, kind, wish(kind, version));
+
+const wish = (kind, version) => ({
+  title: `${WORDS[kind] ?? kind} version ${version}`,
+  meaning: MEANING[kind],
+  path: `v1/policies/${version}/${kind}`,
+  scope: "admin",
+  word: "why",
+  usual: NO_REASON,
+  foresee: kind === "rollback" ? leftBehind : null,
+  undo: async () => OPPOSITE[kind] ? () => wish(OPPOSITE[kind], version) : wayBack(version),
+});
+
+/** What makes the order that brings back what serves now; null where that is `version`, or nobody can say: no reason to wait. */
+const wayBack = version => get("v1/status").then(({ live }) => live === version ? null : () => wish("rollback", live), () => null);
 
 /** How soon a version could serve again, in words. */
 const SOON = {
@@ -166,8 +167,7 @@ export async function refresh() {
   at("timeline").replaceChildren(...steps.reverse().map(step));
 }
 
-export function begin(tell, again) {
-  report = tell;
+export function begin(again) {
   const show = from => () => {
     before = from();
     again();

@@ -80,6 +80,14 @@ async function first() {
   tell(found);
 }
 
+const attempt = work => work().then(() => report(""), error => report(error.message));
+
+/** Shows what these words find. */
+export function seek(words) {
+  search.value = words;
+  attempt(first);
+}
+
 /** As time passes; not while somebody reads on in older ones, or in one. */
 export async function refresh() {
   if (!list.children.length || (!paged && tree.hidden)) await first();
@@ -180,7 +188,6 @@ function branch(turn, depth) {
 
 export function begin(tellProblem) {
   report = tellProblem;
-  const attempt = work => work().then(() => report(""), error => report(error.message));
   search.addEventListener("input", () => {
     clearTimeout(pending);
     pending = setTimeout(() => {

@@ -78,7 +78,7 @@ async def take_reports(
         return reason
 
     subjects = [(each.clues.answers, each.clues.tool_call, each.clues.conversation) for each in reports]
-    reasons = await side_by_side(subjects, take)
+    reasons = await side_by_side(identity.caller, subjects, take)
     if failed:
         raise failed[0]
     return reasons

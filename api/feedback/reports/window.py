@@ -11,7 +11,7 @@ from api.feedback.targets import is_stored
 from api.turns.lookup import Query, read, read_all
 from core.errors import StoreUnavailable
 from core.ids import InferenceId, SessionId
-from core.store.turns import MadeTurn, SaidTurn, first_id
+from core.store.turns import MadeTurn, Maker, SaidTurn, first_id
 from core.store.work import View
 
 T = TypeVar("T")
@@ -79,10 +79,11 @@ class Window:
         return None
 
     async def turns(self, at: datetime, until: datetime, *, is_whole: bool = True) -> list[SaidTurn]:
-        """Return the namespace's turns that were received from the window before `at` to `until`, newest first.
+        """Return the caller's own turns that were received from the window before `at` to `until`, newest first.
 
-        `is_whole`: none of them may be on its way to the store. Raises TooManyTurns, StoreUnavailable."""
-        turns = await self._made(is_whole=is_whole)
+        How many others have had meanwhile is no matter: else whoever asks often would keep all events from being
+        joined. `is_whole`: none of them may be on its way to the store. Raises TooManyTurns, StoreUnavailable."""
+        turns = await self._made(self._identity.maker, is_whole=is_whole)
         return self._between(at, until, turns, turns)
 
     async def turns_of(
@@ -92,11 +93,13 @@ class Window:
         turns = await self._made_in(session_id, is_whole=is_whole)
         return self._between(at, until, turns, turns)
 
-    async def _made(self, *, is_whole: bool) -> list[SaidTurn]:
-        def query(view: View) -> list[SaidTurn]:
-            return view.turns.said_since(self._identity.namespace, self._after, self._settings.join_turns + 1)
+    async def _made(self, maker: Maker | None, *, is_whole: bool) -> list[SaidTurn]:
+        namespace, most = self._identity.namespace, self._settings.join_turns
 
-        return await self._read("turns", query, is_whole=is_whole)
+        def query(view: View) -> list[SaidTurn]:
+            return view.turns.said_since(namespace, self._after, most + 1, maker)
+
+        return await self._read(("said", maker), query, is_whole=is_whole)
 
     async def _made_in(self, session_id: SessionId, *, is_whole: bool) -> list[MadeTurn]:
         namespace, most = self._identity.namespace, self._settings.join_turns
@@ -116,7 +119,7 @@ class Window:
         place = "calls", session_id, is_whole
         turns: Sequence[MadeTurn]
         if session_id is None:
-            turns = await self._made(is_whole=is_whole)
+            turns = await self._made(None, is_whole=is_whole)
         else:
             turns = await self._made_in(session_id, is_whole=is_whole)
         if place not in self._known:

@@ -2,6 +2,7 @@
 
 Each step says what is the matter, what to do, and where: a view of the console, or an order to give there."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -15,15 +16,17 @@ STUCK_S, STUCK_TURNS = 300.0, 200
 """How long nothing was released, and how many turns were rewarded meanwhile, until that is the matter."""
 _FALLS = "worse_than_best"  # the monitor whose alarm says that it has become worse
 _ATTACKS: Mapping[str, str] = {
-    "reward_mass": "A few users have most of the reward",
+    "reward_mass": "A few users have much of the reward",
     "feedback_rate": "One user sends most of the feedback",
     "reported_against_verified": "People praise what tests or the build fail",
 }
 """The monitors whose alarm says that somebody attacks, and how: what users send, not what the model does."""
+_DIGITS = 8  # of a user's hash, as the console shows it everywhere
 _ERRORS, _REQUESTS = 0.05, 20  # the share of the last minute's requests that fail, of so many at least
 
 State = Literal["down", "attacked", "worse", "held", "stuck", "frozen", "better", "no difference", "too early", "first"]
 Severity = Literal["critical", "warning", "info"]
+_SEVERITIES: Sequence[Severity] = ("critical", "warning", "info")  # the most urgent first
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -34,11 +37,14 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """`view`: the console's, where more of it stands; `search`: what to search for there, if anything."""
+
     state: State
     severity: Severity
     what: str
     do: str
     view: str
+    search: str = ""
     orders: tuple[Order, ...] = ()
 
 
@@ -56,7 +62,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     `improvement`: the answer of `GET /v1/improvement`; `alarms`: those that the caller may see; `is_held`: whether an
     alarm holds releases, seen or not; `loudest`: who has most of the reward, by the id of an alarm that `is_attack` is
     true of; `user_share`: what one user is at most of what is learned, and `learns`: whether there is a learner, by the
-    settings; `rewarded_since`: turns rewarded since the last release, up to `STUCK_TURNS`."""
+    settings; `usual_s`: the median time between the last versions that went live, None where too few did;
+    `rewarded_since`: turns rewarded since the last release, up to `STUCK_TURNS`."""
 
     improvement: Mapping[str, Any]
     components: Mapping[str, str]
@@ -69,6 +76,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     pinned: int | None
     held: Sequence[int]
     live_since: datetime | None
+    usual_s: float | None
     rewarded_since: int
     newest_reward: datetime | None
     requests: int
@@ -78,7 +86,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 def next_steps(facts: Facts) -> list[Step]:
     """Return what to do, the most urgent first; at least one step."""
     steps = [*_down(facts), *_attacked(facts), *_fallen(facts), *_alarmed(facts), *_failing(facts), *_stopped(facts)]
-    steps.sort(key=lambda step: ("critical", "warning", "info").index(step.severity))
+    steps.sort(key=lambda step: _SEVERITIES.index(step.severity))
     return steps or [_well(facts)]
 
 
@@ -105,81 +113,166 @@ def is_attack(alarm: StoredAlarm) -> bool:
     return alarm.opening.monitor in _ATTACKS and alarm.state != "closed"
 
 
+def _freezes(facts: Facts) -> Literal["attack", "fall"] | None:
+    """Return under which matter the order to freeze stands, so that it stands once: the most urgent it helps against.
+
+    None: releases are frozen already, or nothing calls for it."""
+    if facts.pinned is not None:
+        return None
+    attacks = [alarm for alarm in facts.alarms if is_attack(alarm)]
+    if any(alarm.state == "opened" for alarm in attacks):
+        return "attack"
+    return "fall" if any(_falls(facts)) else "attack" if attacks else None
+
+
 def _attacked(facts: Facts) -> Iterator[Step]:
-    for alarm in facts.alarms:
-        if not is_attack(alarm):
-            continue
-        found, is_known = alarm.opening, alarm.state == "acknowledged"
-        who = facts.loudest.get(alarm.alarm_id)
-        named = "" if who is None else f" Most has {who.kind} {who.name}: {who.share:.0%}."
-        freeze = "" if facts.pinned is not None else " Freeze releases while you look."
-        search = "" if who is None else f" Search sessions for {_searched(who)}."
+    attacks = sorted(filter(is_attack, facts.alarms), key=lambda alarm: alarm.state != "opened")
+    may_freeze = _freezes(facts) == "attack"
+    for alarm in attacks:
+        found, who = alarm.opening, facts.loudest.get(alarm.alarm_id)
+        named = "" if who is None else f" Most has {who.kind} {_short(who)}: {who.share:.0%} of the reward there."
         yield Step(
             state="attacked",
-            severity="info" if is_known else "critical",
+            severity="info" if alarm.state == "acknowledged" else "critical",
             what=f"Somebody attacks, in workload {found.workload or 'service'}: {_ATTACKS[found.monitor]}.{named}",
-            do=f"{_done_already(facts, alarm)}{freeze}{search} {ADVICE[found.monitor]}",
+            do=" ".join([_against(alarm, may_freeze=may_freeze), _contained(facts, who), *_done_already(facts, alarm)]),
             view="alarms" if who is None else "sessions",
-            orders=() if facts.pinned is not None else (Order("pin", facts.live),),
+            search="" if who is None else f"user:{_short(who)}" if who.kind == "user" else who.name,
+            orders=(Order("pin", facts.live),) if may_freeze else (),
         )
+        may_freeze = False
 
 
-def _searched(who: Loudest) -> str:
-    return f"user:{who.name}" if who.kind == "user" else who.name
+def _short(who: Loudest) -> str:
+    return who.name[:_DIGITS] if who.kind == "user" else who.name
 
 
-def _done_already(facts: Facts, alarm: StoredAlarm) -> str:
-    """Return what bounds the attack without anybody's doing, and what was done about it."""
-    told = [
-        f"Already, one user is at most {facts.user_share:.0%} of what is learned, or twice an even share."
-        if facts.user_share < 1
-        else "Nothing bounds yet how much one user teaches (learner.users.max_share)."
-    ]
+def _contained(facts: Facts, who: Loudest | None) -> str:
+    """Return what bounds the attack without anybody's doing, and what nothing bounds, as far as the settings tell."""
+    one = "one user" if who is None else f"this {who.kind}"
+    if facts.user_share >= 1:
+        return (
+            f"Nothing is contained: {one} teaches as much as they send (learner.users.max_share would bound it), and"
+            " their turns count in full in the curves."
+        )
+    return (
+        f"Contained: of what is learned {one} is at most {facts.user_share:.0%}, however much they send, or twice an"
+        " even share where users are few. Not contained: several who send alike, and the figures; turns count in full"
+        " in the curves and in each version's mean reward."
+    )
+
+
+def _done_already(facts: Facts, alarm: StoredAlarm) -> list[str]:
+    told = []
     if facts.pinned is not None:
         told.append(f"Releases are frozen at version {facts.pinned}.")
     elif alarm.holds_releases:
-        told.append("Releases are held by its alarm, until that is acknowledged.")
+        told.append("Its alarm holds releases, until somebody acknowledges it.")
     if alarm.state == "acknowledged":
         told.append(f"{alarm.acknowledged_by} has acknowledged it.")
-    return " ".join(told)
+    return told
+
+
+def _against(alarm: StoredAlarm, *, may_freeze: bool) -> str:
+    """Return what to do against the attack, in one sentence: first what the order does."""
+    advice = ADVICE[alarm.opening.monitor]
+    return f"Freeze releases, then {advice[0].lower()}{advice[1:]}" if may_freeze else advice
+
+
+class _Fall(msgspec.Struct, frozen=True, kw_only=True):
+    """A fall, as the headline or an alarm sees it. `also`: what is said of it where another sees the same."""
+
+    severity: Severity
+    what: str
+    also: str
+    view: str
+    best: int | None
 
 
 def _fallen(facts: Facts) -> Iterator[Step]:
+    """Yield a step for each version that did better, whoever sees the fall: so no order stands twice."""
+    told: defaultdict[int | None, list[_Fall]] = defaultdict(list)
+    for fall in sorted(_falls(facts), key=lambda fall: _SEVERITIES.index(fall.severity)):
+        told[fall.best].append(fall)
+    may_freeze = _freezes(facts) == "fall"
+    for best, (first, *others) in told.items():
+        orders = _back_to(best, facts, may_freeze=may_freeze)
+        yield Step(
+            state="worse",
+            severity=first.severity,
+            what=" ".join([first.what, *(fall.also for fall in others)]),
+            do=_against_fall(best, facts, orders),
+            view=first.view,
+            orders=orders,
+        )
+        may_freeze = False
+
+
+def _falls(facts: Facts) -> Iterator[_Fall]:
+    """Yield what has fallen: below the best before, as the headline has it, below the first version, and by alarms."""
     lately, found = facts.improvement["lately"], facts.improvement
-    freeze = () if facts.pinned is not None else (Order("pin", facts.live),)
+    best = None
     if lately["verdict"] == "worse":
         best = None if lately["best"]["version"] is None else lately["best"]["version"].version
-        by = "" if best is None else f", most of which version {best} answered"
-        back = () if best is None or best == facts.live else (Order("rollback", best),)
-        yield Step(
-            state="worse",
-            severity="critical",
-            what=f"The newest {lately['turns']} turns are rewarded {-lately['difference']:.2f} less than the best "
-            f"before them{by}.",
-            do="Freeze releases while you look; if nothing else has changed, go back to what was better.",
-            view="curves",
-            orders=(*back, *freeze),
+        what = (
+            f"The newest {lately['turns']} turns are rewarded {-lately['difference']:.2f} less than the best before"
+            f" them{_answered_by(best)}."
         )
+        yield _Fall(severity="critical", what=what, also=what, view="curves", best=best)
     if found["verdict"] == "worse":
         first = found["first"].version
-        yield Step(
-            state="worse",
-            severity="critical",
-            what=f"Rewards are {-found['difference']:.2f} below those of version {first}, with which it all began.",
-            do="Go back to it, and look at what the learner learns from.",
-            view="rewards",
-            orders=(Order("rollback", first), *freeze),
-        )
+        what = f"Rewards are {-found['difference']:.2f} below those of version {first}, with which it all began."
+        yield _Fall(severity="critical", what=what, also=what, view="rewards", best=first)
+    for alarm in facts.alarms:
+        if alarm.opening.monitor == _FALLS and alarm.state == "opened":
+            fall = _fall_under(alarm)
+            yield fall if best is None else msgspec.structs.replace(fall, best=best)
+
+
+def _fall_under(alarm: StoredAlarm) -> _Fall:
+    """Return what the alarm of the monitor that sees a fall says, out of its figures."""
+    found, workload = alarm.opening, alarm.opening.workload or "service"
+    best = int(found.figures["best_version"]) if "best_version" in found.figures else None
+    by = found.figures["reference"] - found.figures["recent"]
+    return _Fall(
+        severity=found.severity,
+        what=f"Alarm, workload {workload}: the same users' turns are rewarded {by:.2f} less than the best before"
+        f" them{_answered_by(best)}.",
+        also=f"An alarm says so, too, of workload {workload}: by {by:.2f}, of the same users.",
+        view="alarms",
+        best=best,
+    )
+
+
+def _answered_by(best: int | None) -> str:
+    return "" if best is None else f", when mostly version {best} answered"
+
+
+def _back_to(best: int | None, facts: Facts, *, may_freeze: bool) -> tuple[Order, ...]:
+    """Return the orders that help against a fall: one back to the best version, where that is another, and a freeze."""
+    back = () if best is None or best == facts.live else (Order("rollback", best),)
+    return (*back, Order("pin", facts.live)) if may_freeze else back
+
+
+def _against_fall(best: int | None, facts: Facts, orders: Sequence[Order]) -> str:
+    """Return what to do against a fall: first what the first of the orders does."""
+    freezes = any(order.kind == "pin" for order in orders)
+    if any(order.kind == "rollback" for order in orders):
+        return f"Go back to version {best}, if nothing else has changed{'; freeze releases while you look' * freezes}."
+    if best == facts.live:
+        stays = "freeze releases, so that it stays, and " * freezes
+        return f"Version {best}, which did better, serves already: {stays}see whether its next turns do better."
+    return "Freeze releases, and see what has changed." if freezes else "See what has changed."
 
 
 def _alarmed(facts: Facts) -> Iterator[Step]:
     for alarm in facts.alarms:
-        if alarm.state != "opened" or is_attack(alarm):
+        if alarm.state != "opened" or alarm.opening.monitor == _FALLS or is_attack(alarm):
             continue
         found = alarm.opening
         holds = " It holds releases until it is acknowledged, under Alarms." if alarm.holds_releases else ""
         yield Step(
-            state=_state_under(alarm, facts.improvement["verdict"]),
+            state="held" if alarm.holds_releases else facts.improvement["verdict"],
             severity=found.severity,
             what=f"Alarm {found.monitor.replace('_', ' ')}, {found.workload or 'service'}: {found.meaning}{holds}",
             do=ADVICE.get(found.monitor, "Look at its figures."),
@@ -194,12 +287,6 @@ def _alarmed(facts: Facts) -> Iterator[Step]:
             do="Ask whoever has a key with the scope admin to look at it.",
             view="releases",
         )
-
-
-def _state_under(alarm: StoredAlarm, verdict: State) -> State:
-    if alarm.holds_releases:
-        return "held"
-    return "worse" if alarm.opening.monitor == _FALLS else verdict
 
 
 def _failing(facts: Facts) -> Iterator[Step]:
@@ -242,8 +329,10 @@ def _stopped(facts: Facts) -> Iterator[Step]:
         yield Step(
             state="stuck",
             severity="warning",
-            what=f"Nothing was released for {waited_s / 60:.0f} minutes, although turns were rewarded all the time.",
-            do="See under Health whether learner and releases work, and under Releases why versions were refused.",
+            what=f"Nothing was released for {_about(waited_s)}, although turns were rewarded all the"
+            f" time{_usual(facts)}.",
+            do="See under Health whether learner and releases work; if they do, under Releases whether versions were"
+            " refused, and why.",
             view="health",
         )
     else:
@@ -254,6 +343,16 @@ def _stopped(facts: Facts) -> Iterator[Step]:
             do="Turn it on (learner.enabled), if it should learn.",
             view="health",
         )
+
+
+def _usual(facts: Facts) -> str:
+    return "" if facts.usual_s is None else f": usually a version goes live every {_about(facts.usual_s)}"
+
+
+def _about(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def _well(facts: Facts) -> Step:

@@ -2,6 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+from statistics import median
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -18,6 +21,7 @@ from core.ids import Namespace, PolicyRef
 from core.operations.alarms import StoredAlarm
 from core.store.work import View
 
+_RELEASES = 20  # of which it is told how often there is one
 _ALARMS = 20  # of which is told
 _ATTACKED = 1000  # turns among which who attacks is sought
 _LOUD = 0.1  # of their reward, from which on somebody is named
@@ -34,8 +38,9 @@ def overview_router(context: Context) -> APIRouter:
         `state` is `down`, `attacked` (by what users send), `worse` (than it began, or than it was), `held` (by an alarm
         or an order), `stuck` (rewards come and nothing is released), `frozen`, or else what is said of the first
         version: `better`, `no difference`, `too early` or `first`. `next` says what is the matter, what to do, in which
-        view of the console, and which orders would help; the most urgent comes first. `held_by_alarm` says whether an
-        alarm holds releases, of whatever namespace. `improvement` is the answer of `GET /v1/improvement`."""
+        view of the console and by which `search`, and which orders would help; the most urgent comes first.
+        `held_by_alarm` says whether an alarm holds releases, of whatever namespace. `improvement` is the answer of
+        `GET /v1/improvement`."""
         identity = identity_of(request)
         only_parameters(request)
         sees_all = "admin" in identity.scopes
@@ -74,7 +79,8 @@ def _known(
 ) -> dict[str, Any]:
     now = services.clock.now()
     switches = view.fleet.switches(services.cluster)
-    since = view.releases.live_since(services.cluster)
+    went_live = view.releases.went_live(services.cluster, _RELEASES)
+    since = went_live[0] if went_live else None
     newest = view.curves.first_worth(namespace, STUCK_TURNS)
     alarms = view.alarms.newest(None if sees_all else namespace, None, _ALARMS, only_open=True)
     return {
@@ -85,9 +91,16 @@ def _known(
         "pinned": None if switches.pinned is None else switches.pinned.version,
         "held": sorted(version.version for version in switches.held),
         "live_since": since,
+        "usual_s": _usual_s(went_live),
         "rewarded_since": 0 if since is None else sum(turn.decided_at > since for turn in newest),
         "newest_reward": newest[0].decided_at if newest else None,
     }
+
+
+def _usual_s(went_live: Sequence[datetime]) -> float | None:
+    """Return the median time from one of these releases, the newest first, to the next; None of fewer than three."""
+    gaps_s = [(later - earlier).total_seconds() for later, earlier in pairwise(went_live)]
+    return median(gaps_s) if len(gaps_s) > 1 else None
 
 
 def _loudest(view: View, alarms: Sequence[StoredAlarm]) -> dict[str, Loudest]:

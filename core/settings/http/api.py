@@ -168,7 +168,8 @@ class LowPrioritySettings(Section):
     """Requests of low priority (`x-onward-priority: low`), which never take the last places."""
 
     at_once: int = Field(default=64, ge=0)
-    """Most of them under way; what exceeds it is refused with 503, and told when to try again. 0: all are refused."""
+    """Most of them under way, of one key three quarters; what exceeds it is refused with 503, and told when to try
+    again. 0: all are refused."""
     retry_after_s: int = Field(default=1, ge=1)
     """When to try again, at the soonest; later where answers take so long that no place is free by then."""
 

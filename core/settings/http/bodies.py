@@ -16,7 +16,7 @@ class BodySettings(Section):
     """Total size of the large bodies that are being read; more is refused with 503 and `Retry-After`."""
     under_way_bytes: int = Field(default=256 << 20, gt=0)
     """Total size of the requests that wait for the engine or are being answered, each counted once for every choice;
-    more are refused with 503 and `Retry-After`."""
+    more are refused with 503 and `Retry-After`. A single key's may be three quarters of them."""
     under_way_user_bytes: int = Field(default=64 << 20, gt=0)
     """The same of one user; of requests that name none, of one key."""
     values: int = Field(default=100_000, ge=1)

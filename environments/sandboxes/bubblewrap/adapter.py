@@ -59,9 +59,9 @@ class Bubblewrap:
                 process = self._start(spec, theirs.fileno(), group, said.fileno())
                 undo.push_async_callback(_kill, process)
                 theirs.close()
-                changes = await _introduced(ours, said.fileno(), undo)
+                await _introduced(ours, said.fileno())
             undo.pop_all()
-        sandbox = BubblewrapSandbox(spec, process, ours, changes, group, self._open.discard)
+        sandbox = BubblewrapSandbox(spec, process, ours, group, self._open.discard)
         self._open.add(sandbox)
         if self._closed > closed_before:  # and nobody would close this one
             await sandbox.close()
@@ -130,24 +130,13 @@ async def _kill(process: subprocess.Popen[bytes]) -> None:
     await asyncio.to_thread(process.wait)
 
 
-async def _introduced(control: socket.socket, said: int, undo: contextlib.AsyncExitStack) -> int:
-    """Wait until the supervisor serves. Return the descriptor that came before, which `undo` closes.
-
-    Raises InfrastructureFailure."""
-    changes = -1
+async def _introduced(control: socket.socket, said: int) -> None:
+    """Wait until the supervisor serves. Raises InfrastructureFailure."""
     try:
         async with asyncio.timeout(_OPENS_WITHIN_SECONDS):
-            while True:
-                await readable(control.fileno())
-                told, descriptors, *_ = socket.recv_fds(control, 16, 1)
-                if descriptors:
-                    changes = descriptors[0]
-                    undo.callback(os.close, changes)
-                    os.set_inheritable(changes, False)
-                if told == b"ready":
-                    return changes
-                if not told:
-                    why = os.pread(said, 1000, 0).decode(errors="replace").strip()
-                    raise InfrastructureFailure("sandbox", f"it cannot be made: {why or 'its first process ended'}")
+            await readable(control.fileno())
     except TimeoutError:
         raise InfrastructureFailure("sandbox", f"it was not ready within {_OPENS_WITHIN_SECONDS:.0f} s") from None
+    if control.recv(16) != b"ready":
+        why = os.pread(said, 1000, 0).decode(errors="replace").strip()
+        raise InfrastructureFailure("sandbox", f"it cannot be made: {why or 'its first process ended'}")

@@ -8,11 +8,9 @@ Every sandbox waits for it to start, so that it imports little."""
 
 from __future__ import annotations
 
-import _socket
 import marshal
 import os
 import resource
-import struct
 import sys
 
 from environments.sandboxes.bubblewrap import mounts
@@ -44,7 +42,6 @@ def _become(plan: Mapping[str, Any], control: int) -> None:
     filters = [os.open(path, os.O_RDONLY) for path in plan["filters"]]
     _enter(plan["user"])
     _mount(plan)
-    _hand_over(control)
     if plan["user"] is not None:
         _give_up_root(plan["user"])
     _limit(plan)
@@ -102,14 +99,6 @@ def _make_writable(name: str, below: list[str], user: int | None) -> None:
         plain = "metacopy=off,redirect_dir=off" if user is not None else "userxattr"  # which leaves both off
         options = f"lowerdir={lower},upperdir={upper},workdir={work},index=off,{plain}"
         mounts.mount("overlay", f"{BASE}/{name}", options)
-
-
-def _hand_over(control: int) -> None:
-    """Give the owner a descriptor of what the sandbox will change, which it may freeze."""
-    folder = os.open(f"{BASE}/changes", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    channel = _socket.socket(fileno=os.dup(control))
-    channel.sendmsg([b"changes"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", folder))])
-    channel.close()
 
 
 def _give_up_root(user: int) -> None:

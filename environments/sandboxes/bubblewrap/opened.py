@@ -36,13 +36,11 @@ class BubblewrapSandbox:
         spec: SandboxSpec,
         process: subprocess.Popen[bytes],
         control: socket.socket,
-        changes: int,
         group: Group | None,
         forget: Callable[["BubblewrapSandbox"], None],
     ) -> None:
         self.spec = spec
         self._process, self._control, self._group = process, control, group
-        self.changes = changes  # a descriptor of the folders that it has written, by name
         self._forget = forget
         self._environment = standing_environment(spec)
         self._closing: asyncio.Task[None] | None = None
@@ -75,12 +73,15 @@ class BubblewrapSandbox:
 
     async def copy_in(self, source: Path, target: str) -> None:
         wanted = {"kind": "unpack", "path": target, "workdir": self.spec.workdir}
-        with tempfile.TemporaryFile() as packed:
+        with contextlib.ExitStack() as closing:
             try:
-                await asyncio.to_thread(_pack, source, packed)
+                with tempfile.TemporaryFile() as file:  # whose closing meets a full disk once more
+                    packed = os.dup(file.fileno())
+                    closing.callback(os.close, packed)
+                    await asyncio.to_thread(_pack, source, file)
             except OSError as error:  # of this machine, and not of what lies in the sandbox
                 raise InfrastructureFailure("disk", f"{source} cannot be packed: {error}") from error
-            _fine(target, await self._serve(wanted, _FILE_SECONDS, packed.fileno(), 0))
+            _fine(target, await self._serve(wanted, _FILE_SECONDS, packed, 0))
 
     async def end_commands(self) -> None:
         async with self._ending:
@@ -90,8 +91,10 @@ class BubblewrapSandbox:
             except TimeoutError:
                 await self.close()
                 raise InfrastructureFailure("sandbox", "its processes do not end, and it was closed") from None
-            if self._control.recv(16) != b"ended":
-                raise self._ended()
+            with contextlib.suppress(ConnectionResetError):  # it was gone before it read the word
+                if self._control.recv(16) == b"ended":
+                    return
+            raise self._ended()
 
     async def close(self) -> None:
         if self._closing is None:
@@ -206,7 +209,6 @@ class BubblewrapSandbox:
                 os.close(gone)
         if self._process.poll() is None:  # it was killed, and the kernel takes its time
             await asyncio.to_thread(self._process.wait)
-        os.close(self.changes)
         self._forget(self)
         if self._group is not None:
             await asyncio.to_thread(self._group.remove)

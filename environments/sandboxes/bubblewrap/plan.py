@@ -77,13 +77,18 @@ def fill(plan: Plan, spec: SandboxSpec, made: Path, control: int, limits: list[i
         arguments.append("--unshare-net")
     user = str(USER if spec.root is None else 0)
     arguments += ["--uid", user, "--gid", user]
-    arguments += _system(spec) if spec.root is None else ["--bind", _changed(plan, "root", spec.root, spec), "/"]
+    if spec.root is None:
+        arguments += _system(spec)
+    else:
+        root = _changed(plan, "root", spec.root, *(layer / "root" for layer in spec.layers))
+        arguments += ["--bind", root, "/"]
     arguments += ["--ro-bind", f"{BASE}/runtime/inside", runtime.PLACE, *_kernel(plan)]
     if spec.root is None:
-        arguments += ["--bind", _changed(plan, "tmp", None, spec), "/tmp"]
-        arguments += ["--bind", _changed(plan, "home", None, spec), HOME]
+        arguments += ["--bind", _changed(plan, "tmp"), "/tmp"]
+        arguments += ["--bind", _changed(plan, "home"), HOME]
     if spec.root is None or spec.workspace is not None:
-        arguments += ["--bind", _changed(plan, "workspace", spec.workspace, spec), spec.workdir]
+        workspace = _changed(plan, "workspace", *([] if spec.workspace is None else [spec.workspace]))
+        arguments += ["--bind", workspace, spec.workdir]
     else:
         arguments += ["--dir", spec.workdir]
     if spec.root is not None:
@@ -103,10 +108,8 @@ def environment(spec: SandboxSpec) -> dict[str, str]:
     return {"PATH": path, "USER": own[0], "HOME": own[1], "LANG": "C.UTF-8", "TERM": "dumb", **spec.environment}
 
 
-def _changed(plan: Plan, name: str, below: Path | None, spec: SandboxSpec) -> str:
-    """Add a folder that the sandbox may change, and return where it lies."""
-    sources = [below] if below is not None else []
-    sources += [layer / name for layer in spec.layers if (layer / name).is_dir()]
+def _changed(plan: Plan, name: str, *sources: Path) -> str:
+    """Add a folder that the sandbox may change, over those of this machine, oldest first; return where it lies."""
     names = [f"{name}{number}" for number in range(len(sources))]
     plan.trees += [Tree(str(source), name, owned=True) for source, name in zip(sources, names, strict=True)]
     plan.changes[name] = names[::-1]

@@ -2,19 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Set, To, overrides_of, refuse_beside
 
-Tag = Annotated[
-    list[str] | None, Parameter(help="With --as: only turns with this tag, NAME=VALUE; of several, with all.")
-]
-Said = Annotated[
-    list[str] | None,
-    Parameter(help="With --as: only turns of which this was said, NAME or NAME=VALUE; of several, all."),
-]
+if TYPE_CHECKING:
+    from onward.replays.exports.choice import Choice
 
 
 def export(
@@ -25,10 +20,7 @@ def export(
     ],
     as_: Annotated[
         str | None,
-        Parameter(
-            name="--as",
-            help="A form to train on: turns, kto, dpo, sft or grpo; without it, events as logged.",
-        ),
+        Parameter(name="--as", help="A form to train on: turns, kto, dpo, sft or grpo; without it, events as logged."),
     ] = None,
     from_: From = None,
     to: To = None,
@@ -37,8 +29,13 @@ def export(
     version: Annotated[
         str | None, Parameter(help="With --as: only turns that this version said (12), or one of these (12-40).")
     ] = None,
-    tag: Tag = None,
-    outcome: Said = None,
+    tag: Annotated[
+        list[str] | None, Parameter(help="With --as: only turns with this tag, NAME=VALUE; of several, with all.")
+    ] = None,
+    outcome: Annotated[
+        list[str] | None,
+        Parameter(help="With --as: only turns of which this was said, NAME or NAME=VALUE; of several, all."),
+    ] = None,
     least_reward: Annotated[
         float | None, Parameter(help="With --as sft: the least reward of a turn; without it, any above 0.")
     ] = None,
@@ -58,9 +55,8 @@ def export(
 
     overrides = overrides_of(set_)
     if as_ is None:
-        of_forms = {"--workload": workload, "--version": version, "--tag": tag, "--outcome": outcome}
-        of_forms |= {"--least-reward": least_reward}
-        refuse_beside("an export without --as", of_forms)
+        of_forms: dict[str, object] = {"--workload": workload, "--version": version, "--tag": tag, "--outcome": outcome}
+        refuse_beside("an export without --as", of_forms | {"--least-reward": least_reward})
         record_command(directory, overrides, "read", "onward export", namespace)
         show_line(export_events(directory, out, from_, to, namespace, format_, overrides))
         return
@@ -73,7 +69,10 @@ def export(
     done = export_form(directory, out, as_, choice, overrides, least_reward)
     show_line(done.counts)
     if not done.rows:
-        chosen = "".join(f" {option} {value}" for option, value in choice.told.items())
-        what = "no turns" if not done.turns else f"none of {done.turns} turns makes a row of --as {as_}"
-        print(f"onward: {directory}: {what}{chosen}; nothing was written", file=sys.stderr)
+        made = "no turns" if not done.turns else f"none of {done.turns} turns makes a row of --as {as_}"
+        print(f"onward: {directory}: {made}{_chosen(choice)}; nothing was written", file=sys.stderr)
         sys.exit(1)
+
+
+def _chosen(choice: "Choice") -> str:
+    return "".join(f" {option} {value}" for option, value in choice.told.items())

@@ -1,4 +1,4 @@
-"""`onward alarms`: what monitors found, and an operator's word that it is known."""
+"""`onward alarms`: what monitors found, and an operator's word that it is known, which may be taken back."""
 
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,14 @@ def acknowledge(directory: Path, alarm_id: str, note: str | None, key: str | Non
     body = {} if note is None else {"note": note}
     alarm = call(directory, "POST", f"/v1/alarms/{quote(alarm_id, safe='')}/ack", key, body)
     console().print(f"{alarm['alarm_id']} is acknowledged, by {alarm['acknowledged_by']}")
+
+
+def unacknowledge(directory: Path, alarm_id: str, key: str | None) -> None:
+    alarm = call(directory, "POST", f"/v1/alarms/{quote(alarm_id, safe='')}/unack", key, {})
+    again = ", ".join(alarm["holds"])
+    console().print(
+        f"{alarm['alarm_id']} is open, and nobody has acknowledged it" + (f"; it holds: {again}" if again else "")
+    )
 
 
 def _all(directory: Path, key: str | None, state: str) -> list[dict[str, Any]]:

@@ -112,3 +112,16 @@ def acknowledge_alarm(
     from onward.commands.operators.alarms import acknowledge
 
     acknowledge(directory, alarm, note, key)
+
+
+@alarms.command(name="unack")
+def unacknowledge_alarm(
+    alarm: Annotated[str, Parameter(help="The alarm's id, as `onward alarms` lists it.")],
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    key: Key = None,
+) -> None:
+    """Take an alarm's acknowledgement back, so that it holds again what it held."""
+    from onward.commands.operators.alarms import unacknowledge
+
+    unacknowledge(directory, alarm, key)

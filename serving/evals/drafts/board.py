@@ -58,7 +58,11 @@ class Board:
                 problems.append(f"{suite}: there is no such folder on this machine")
                 continue
             for kind, folder in _folders(suite):
-                files = _files(folder)
+                try:
+                    files = _files(folder)
+                except ConfigError as error:
+                    problems.append(str(error))
+                    continue
                 unlisted += max(0, len(files) - MOST_FILES)
                 for path, stamp in files[:MOST_FILES]:
                     known[path] = self._look(name, kind, path, stamp)
@@ -76,7 +80,8 @@ class Board:
         )
 
     def get(self, suite: str, name: str, namespace: str) -> WholeDraft:
-        return self._find(suite, name, namespace)
+        with _in_terms_of_requests():
+            return self._find(suite, name, namespace)
 
     def accept(self, suite: str, name: str, checker: str, group: str | None, who: Decider) -> WholeDraft:
         with _in_terms_of_requests():
@@ -85,19 +90,19 @@ class Board:
                 said = "a command would run on the service's machines: accept it there, with `onward suite accept`"
                 raise Refused(said, code="invalid_checker", field="checker")
             accept(self._suites[suite], name, checker, self._review(who), group, seen=who.seen)
-        return self._find(suite, name, who.namespace)
+            return self._find(suite, name, who.namespace)
 
     def reject(self, suite: str, name: str, why: str, who: Decider) -> WholeDraft:
         with _in_terms_of_requests():
             self._find(suite, name, who.namespace)
             reject(self._suites[suite], name, why, self._review(who), seen=who.seen)
-        return self._find(suite, name, who.namespace)
+            return self._find(suite, name, who.namespace)
 
     def undo(self, suite: str, name: str, who: Decider) -> WholeDraft:
         with _in_terms_of_requests():
             self._find(suite, name, who.namespace)
             undo(self._suites[suite], name, self._learned, seen=who.seen)
-        return self._find(suite, name, who.namespace)
+            return self._find(suite, name, who.namespace)
 
     def _review(self, who: Decider) -> Review:
         return Review(by=who.by, at=self._clock.now())
@@ -133,14 +138,19 @@ def _folders(suite: Path) -> Iterator[tuple[Kind, Path]]:
 
 
 def _files(folder: Path) -> list[tuple[Path, tuple[int, int]]]:
-    """Return a folder's files of TOML by name, with what shows a change; none where it is not there."""
+    """Return a folder's files of TOML by name, with what shows a change; none where it is not there.
+
+    Raises ConfigError naming a folder that cannot be read."""
     found = []
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith(".toml"):
-                with suppress(FileNotFoundError):  # somebody decides on this one in this moment: the others are there
-                    stat = entry.stat()
-                    found.append((Path(entry.path), (stat.st_mtime_ns, stat.st_size)))
+    try:
+        with suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".toml"):
+                    with suppress(FileNotFoundError):  # somebody decides on this one in this moment
+                        stat = entry.stat()
+                        found.append((Path(entry.path), (stat.st_mtime_ns, stat.st_size)))
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be read ({error.strerror})") from error
     return sorted(found)
 
 

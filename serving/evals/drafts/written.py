@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from core.errors import ConfigError
 from serving.evals.cases import DRAFTS, Case, Draft
 
 _INNER = ("messages", "source", "reuse", "review")
@@ -36,13 +37,17 @@ def _whole_reuse(entry: Draft | Case) -> dict[str, Any]:
 
 
 def write(place: Path, text: str) -> Path:
-    place.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file. Raises ConfigError naming it, where nothing can be written."""
     partial = place.with_name(f"{place.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(place)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(place)
+    except OSError as error:
+        raise ConfigError(f"{place}: cannot be written ({error.strerror})") from error
     return place
 
 

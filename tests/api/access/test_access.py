@@ -221,6 +221,7 @@ def body_of(path: str, turn: Made) -> dict[str, Any] | None:
         "/v1/traces": {"resourceSpans": []},
         "/v1/sessions/{session_id:path}/end": {},
         "/v1/alarms/{alarm_id}/ack": {},
+        "/v1/alarms/{alarm_id}/unack": {},
         "/v1/keys": {"namespace": "ours", "name": "new"},
         "/v1/keys/{key_id}/revoke": {},
         "/v1/keys/{key_id}/rotate": {},
@@ -238,7 +239,7 @@ def expected(path: str, need: Need, caller: Caller | None, turn: Made) -> int:
     if not caller.has(need.scope):
         return 403
     is_ours = caller.kind != "elsewhere"
-    if path == "/v1/alarms/{alarm_id}/ack":  # which is of ours
+    if path.startswith("/v1/alarms/{alarm_id}"):  # which is of ours
         return 200 if is_ours or caller.scope == "admin" else 404
     if ("{" not in path and path not in NAMING) or need.reach in ("nobody's", "everybody's"):
         return 200

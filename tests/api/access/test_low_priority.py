@@ -10,7 +10,7 @@ from api_harness import MODEL, Service, wait_for
 from scripted_policy import says
 
 from api.access.low_priority import LowPlaces
-from core.errors import Overloaded
+from core.errors import InvalidRequest, Overloaded
 from core.settings import LowPrioritySettings
 
 MakeService = Callable[..., Service]
@@ -100,6 +100,34 @@ def test_when_to_come_back_follows_from_how_long_places_are_held(monkeypatch: py
         now_s = 41.0
     with places.take(2):
         assert told() == "19", "what came of late counts a little"
+
+
+def test_one_key_leaves_places_to_others() -> None:
+    places = LowPlaces(LowPrioritySettings(at_once=4))
+    with places.take(3, "hers"):
+        with pytest.raises(Overloaded, match="of this key"), places.take(1, "hers"):
+            pass
+        with places.take(1, "his"), pytest.raises(Overloaded), places.take(1, "theirs"):
+            pass
+    with pytest.raises(InvalidRequest, match="more than the 3 places"), places.take(4, "hers"):
+        pass
+    with places.take(4), pytest.raises(Overloaded), places.take(1):
+        pass  # without keys nobody is told from anybody else
+
+
+def test_places_are_of_the_key_that_asked(make_service: MakeService) -> None:
+    keys = [{"key": f"key-of-{name}", "namespace": "acme", "name": name} for name in ("ada", "bob")]
+    service = make_service(low_priority={"at_once": 4}, keys=keys)
+    ada, bob = ({"authorization": f"Bearer key-of-{name}", **LOW} for name in ("ada", "bob"))
+    body, gate = {"model": MODEL, "messages": [USER], "n": 3}, threading.Event()
+    service.policy.scripts.extend(says("hello", gate=gate) for _ in range(3))
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(service.http.post, "/v1/chat/completions", json=body, headers=ada)
+        wait_for(lambda: service.policy.running == 3)
+        told = [service.chat("hi", headers=who).status_code for who in (ada, bob)]
+        gate.set()
+        assert running.result().status_code == 200
+    assert told == [503, 200]
 
 
 def test_low_priority_leaves_half_of_a_limit_to_others(make_service: MakeService) -> None:

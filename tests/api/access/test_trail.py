@@ -131,6 +131,7 @@ def test_alarms_and_withdrawn_feedback_are_written(service: Service) -> None:
     admin, plugin = bearer("key-of-the-admin"), bearer("key-of-a-plugin")
     assert service.post("/v1/alarms/alarm-1/ack", {}, **admin).status_code == 200
     assert service.post("/v1/alarms/alarm-2/ack", {}, **admin).status_code == 409
+    assert service.post("/v1/alarms/alarm-1/unack", {}, **admin).status_code == 200
     said = {"inference_id": made["inference"], "metric_name": "accepted", "value": True, "feedback_id": "f1"}
     assert service.post("/v1/feedback", said, **plugin).status_code == 200
     wait_for(service.outcomes)
@@ -139,6 +140,7 @@ def test_alarms_and_withdrawn_feedback_are_written(service: Service) -> None:
     assert [short(each) for each in found] == [
         ("root", "change", "POST /v1/alarms/{alarm_id}/ack", None),
         ("root", "change", "POST /v1/alarms/{alarm_id}/ack", 409),
+        ("root", "change", "POST /v1/alarms/{alarm_id}/unack", None),
         ("plugin", "delete", "DELETE /v1/feedback/{feedback_id:path}", 200),
     ]
     assert {each["namespace"] for each in found} == {"ours"}, "the admin is of another namespace"

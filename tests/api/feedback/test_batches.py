@@ -66,11 +66,32 @@ def test_others_have_their_turn_between_reports(subjects: Sequence[int]) -> None
             async def work(_: int) -> int:
                 return turns.now
 
-            return Counter(await side_by_side(subjects, work))
+            return Counter(await side_by_side("ada", subjects, work))
 
     done = asyncio.run(run())
     assert done.total() == len(subjects)
     assert max(done.values()) <= _AT_ONCE
+
+
+def test_many_requests_of_one_caller_look_no_more_often_at_once_than_two() -> None:
+    running, most = Counter[str](), Counter[str]()
+
+    async def asked(caller: str) -> list[int]:
+        async def work(place: int) -> int:
+            running[caller] += 1
+            most[caller] = max(most[caller], running[caller])
+            await asyncio.sleep(0)
+            running[caller] -= 1
+            return place
+
+        return await side_by_side(caller, range(50), work)
+
+    async def run() -> None:
+        done = await asyncio.gather(*map(asked, ["mallory"] * 6), asked("ada"))
+        assert done == [list(range(50))] * 7
+
+    asyncio.run(run())
+    assert most == {"mallory": 2 * _AT_ONCE, "ada": _AT_ONCE}
 
 
 def test_others_have_their_turn_between_slices() -> None:

@@ -284,7 +284,7 @@ def test_the_document_describes_it_all(service: Service) -> None:
         "/health", "/metrics", "/v1/outcomes", "/v1/feedback/batch", "/v1/continue/data",
         "/tabby/v1/completions", "/tabby/v1/events", "/tabby/v1/health", "/tabby/v1beta/server_setting",
         "/v1/logs", "/v1/traces",
-        "/v1/alarms", "/v1/alarms/{alarm_id}/ack", "/v1/audit", "/v1/audit/head",
+        "/v1/alarms", "/v1/alarms/{alarm_id}/ack", "/v1/alarms/{alarm_id}/unack", "/v1/audit", "/v1/audit/head",
         "/v1/drafts", "/v1/drafts/{name}", *(f"/v1/drafts/{{name}}/{kind}" for kind in ("accept", "reject", "undo")),
         "/v1/keys", "/v1/keys/{key_id}/revoke", "/v1/keys/{key_id}/rotate", "/v1/quotas",
     }  # fmt: skip

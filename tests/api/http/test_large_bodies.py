@@ -20,10 +20,12 @@ from api_harness import MODEL, WAIT_S, Service, serve, wait_for
 from scripted_policy import ScriptedPolicy, says
 
 from api.access import plain
+from api.access.under_way import UnderWay
 from api.http.body_shape import count_values
 from api.http.large_bodies import Bodies, Body
 from api.requests import reader as reading
 from api.requests.jobs import Check
+from core.errors import Overloaded
 from core.settings import BodySettings
 from core.telemetry import BODY_BYTES
 from onward.directory.layout import SHIPPED_MODEL
@@ -406,8 +408,8 @@ def test_what_was_read_is_gone_whoever_still_has_it() -> None:
 
 
 def test_what_waits_for_answers_is_bounded_by_bytes(tmp_path: Path) -> None:
-    """One user's large requests are turned away, others' are answered; and all of them beyond the bound of all."""
-    bodies = {"max_bytes": 4000, "under_way_user_bytes": 4000, "under_way_bytes": 6000}
+    """One user's large requests are turned away, others' are answered; and all of a key's beyond its own bound."""
+    bodies = {"max_bytes": 4000, "under_way_user_bytes": 4000, "under_way_bytes": 8000}
     with serve(tmp_path, bodies=bodies) as service:
         gate = threading.Event()
 
@@ -421,11 +423,25 @@ def test_what_waits_for_answers_is_bounded_by_bytes(tmp_path: Path) -> None:
         with ThreadPoolExecutor() as pool:
             running = [pool.submit(ask, user, 400) for user in ("she", "she", None)]
             wait_for(lambda: service.policy.running == 3)
-            of_user, of_all = ask("she", 400), ask("he", 400)
+            of_user, of_key = ask("she", 400), ask("he", 400)
             small = ask("he", 10)
             gate.set()
             assert [each.result()[0] for each in running] == [200, 200, 200]
-        assert (of_user[0], of_all[0], small[0]) == (503, 503, 200)
+        assert (of_user[0], of_key[0], small[0]) == (503, 503, 200)
         assert "this user's requests" in of_user[1]
-        assert "too much waits" in of_all[1]
+        assert "this key's requests" in of_key[1]
         assert [ask(user, 400, n=2)[0] for user in ("she", "he", None)] == [200] * 3, "what was answered counts no more"
+
+
+def test_a_key_that_makes_up_users_leaves_room_for_others() -> None:
+    with ExitStack() as held:
+        room = UnderWay(BodySettings(max_bytes=10, in_flight_bytes=10, under_way_user_bytes=10, under_way_bytes=40))
+        for number in range(3):
+            held.enter_context(room.hold("hers", f"user-{number}", 10))
+        with pytest.raises(Overloaded, match="this key's"):
+            held.enter_context(room.hold("hers", "user-3", 10))
+        held.enter_context(room.hold("another's", "he", 10))
+        with pytest.raises(Overloaded, match="too much waits"):
+            held.enter_context(room.hold("a third's", "they", 1))
+    with room.hold("hers", "user-3", 10), room.hold("hers", "user-4", 10):
+        pass  # what has ended counts no more

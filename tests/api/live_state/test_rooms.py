@@ -6,6 +6,7 @@ from api.live_state.memory import MemoryLiveState
 from api.live_state.recent import bytes_of
 from api.live_state.rooms import Rooms
 from core.ids import InferenceId, Namespace, SessionId
+from core.ports import TokenChain
 
 OURS, THEIRS = Namespace("ours"), Namespace("theirs")
 
@@ -44,6 +45,34 @@ def test_links_of_one_crowd_out_no_claims_of_others() -> None:
         return [await state.claim_of(*claim) for claim in claims]
 
     assert asyncio.run(main()) == ["group", "group", "answer", None]
+
+
+def test_what_one_namespace_says_crowds_out_nothing_of_another() -> None:
+    """What live state alone knows, a rewritten history's marks and an answer on its way to the store, would be lost."""
+
+    async def main() -> list[bool]:
+        state = MemoryLiveState(max_bytes=10_000, max_chain_bytes=10_000)
+        await state.put_chain(THEIRS, ["mark"], chain("theirs"))
+        for number in range(100):
+            await state.put_chain(OURS, [f"mark {number}"], chain(f"{number}"))
+        known = [
+            (
+                await state.get_chain(namespace, [f"mark{name}"]),
+                await state.get_session(namespace, InferenceId(inference)),
+                await state.has_session(namespace, SessionId(inference)),
+            )
+            for namespace, name, inference in ((THEIRS, "", "theirs"), (OURS, " 0", "0"), (OURS, " 99", "99"))
+        ]
+        assert [len(set(map(bool, each))) for each in known] == [1, 1, 1]
+        return [all(each) for each in known]
+
+    assert asyncio.run(main()) == [True, False, True]
+
+
+def chain(name: str) -> TokenChain:
+    return TokenChain(
+        inference_id=InferenceId(name), session_id=SessionId(name), turn_index=0, num_messages=2, token_ids=(1,)
+    )
 
 
 def test_names_take_no_more_memory_for_being_long() -> None:

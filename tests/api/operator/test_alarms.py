@@ -88,6 +88,24 @@ def test_an_operator_acknowledges_once(service: Service) -> None:
     assert names(service.get("/v1/alarms")) == ["b", "a"], "open until its monitor is content"
 
 
+def test_an_acknowledgement_is_taken_back_until_the_alarm_closes(service: Service) -> None:
+    put(service, "a", "b")
+    (b, a) = service.get("/v1/alarms").json()["alarms"]
+    for again in range(2):  # the second word of an operator counts as the first did
+        service.post("/v1/alarms/a/ack", {"note": "looked at it"})
+        assert [each["alarm_id"] for each in service.get("/v1/policies").json()["held_by"]] == ["b"], again
+        assert service.post("/v1/alarms/a/unack", {}).json() == a
+        assert service.post("/v1/alarms/a/unack", {}).json() == a, "a second time changes nothing"
+        assert [each["alarm_id"] for each in service.get("/v1/policies").json()["held_by"]] == ["a", "b"], again
+    assert service.post("/v1/alarms/b/unack", {}).json() == b, "nobody has acknowledged it"
+    service.post("/v1/alarms/a/ack", {})
+    with service.store.work() as work:
+        work.alarms.close("a", NOW)
+    assert error(service.post("/v1/alarms/a/unack", {})) == (409, "alarm_id", "alarm_closed")
+    assert error(service.post("/v1/alarms/b/unack", {"note": "x"}))[:2] == (400, "note")
+    assert error(service.post("/v1/alarms/nobody/unack", {})) == (404, "alarm_id", "unknown_alarm")
+
+
 def test_closed_ones_are_shown_to_who_asks_for_all(service: Service) -> None:
     put(service, "a", "b")
     with service.store.work() as work:

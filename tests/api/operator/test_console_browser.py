@@ -52,6 +52,7 @@ def test_every_view_fits_its_window(open_page: OpenPage, width: int) -> None:
         page.wait_for_selector(f"#{view} {shown[view]}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
         assert page.locator("main > section:visible").count() == 1
+        expect(page.get_by_role("link", name="Documentation")).to_have_attribute("href", "docs/")
     page.goto(f"{page.url.split('#')[0]}#turn/{inference_id(7)}")
     page.wait_for_selector("#story .tokens")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -171,6 +172,33 @@ def test_curves_say_their_values(open_page: OpenPage) -> None:
     )
     page.locator("#workload").select_option("suggestion")
     expect(page.locator("#counted")).to_contain_text(f"{TURNS // 5} turns")
+
+
+WORDS_OF_CANVASES = """
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+  const isTurned = this.getTransform().b !== 0;
+  (this.canvas.words ??= []).push([String(text), isTurned]);
+  return write.call(this, text, ...rest);
+};
+"""
+
+
+def test_each_axis_says_what_it_counts(open_page: OpenPage) -> None:
+    page = open_page("#curves")
+    page.add_init_script(WORDS_OF_CANVASES)
+    page.reload()
+    expect(page.locator("#charts canvas")).to_have_count(7)
+    expect(page.locator("#learner-charts canvas")).to_have_count(14)
+    charts = page.locator("#curves figure:has(canvas)").evaluate_all(
+        "all => all.map(found => [found.querySelector('h3').textContent, found.querySelector('canvas').words])"
+    )
+    along = {title: [text for text, turned in words if not turned] for title, words in charts}
+    up = {title: {text for text, turned in words if turned} for title, words in charts}
+    assert [title for title, words in along.items() if not {"time, UTC", "version"} & set(words)] == []
+    assert [title for title, words in up.items() if len(words) != 1 or words & {"", "undefined"}] == []
+    assert up["Effort"] == {"tokens"}
+    assert "version" in along["Effort"]
 
 
 def swatches(page: Page) -> list[dict[str, str]]:

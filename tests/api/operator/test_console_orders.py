@@ -4,14 +4,15 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from api_harness import Service, serve
-from console_pages import ADMIN, KEYS, READER, START, OpenPage, chromium, give, open_page, world
+from api_harness import Service, serve, wait_for
+from console_pages import ADMIN, KEYS, LIVE, READER, START, OpenPage, chromium, give, open_page, world
 from console_world import SCRIPT, VERSIONS, policy, put_rewarded, some_good
 from made_drafts import BY, SUMS, board, draft
 from made_events import opening
-from playwright.sync_api import expect
+from playwright.sync_api import Page, Route, expect
 
 from core.ids import base_ref
+from core.operations.fleet import Switches
 from serving.evals.cases import load_suite, read_suite
 from serving.evals.drafts.deciding import reject
 
@@ -36,7 +37,8 @@ def put_alarm(service: Service, alarm_id: str) -> None:
 def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_path: Path, world: Service) -> None:
     expect(open_page().locator("#gain")).to_contain_text(
         re.compile(
-            r"^No difference from version 1 is shown: .*As good as its best so far \(versions 1 to \d, rewarded until "
+            r"^No difference from version 1 is shown: .*As good as its best so far: .*"
+            r"its best so far: the \d+ turns up to 2026-01-02 .* UTC, most by version \d$"
         )
     )
     with serve(tmp_path / "of-its-own") as service:
@@ -48,17 +50,18 @@ def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_p
         put_rewarded(service.store, 2, some_good(300, 0.9), START, 0)
         service.policy.live_version = base_ref(2)
         page.reload()
-        first, second = gain.locator("b").first, gain.locator("b").last
+        first, second = gain.locator(":nth-child(1)"), gain.locator(":nth-child(2)")
         expect(first).to_have_class("good")
         expect(first).to_contain_text(re.compile(r"^Better than version 1 by \+0\.\d\d \(\+0\.\d\d to \+0\.\d\d\)$"))
-        expect(second).to_contain_text(re.compile(r"its best so far \(versions 1 to 2, rewarded until 2026-01-02 00:0"))
+        expect(gain.locator("small").last).to_contain_text("its best so far: the 200 turns up to 2026-01-02 00:0")
         expect(gain).to_contain_text(
             "mean reward with its 95 % interval: 300 turns of version 2 against 100 of users held back on it, at"
             " the same time"
         )
         put_rewarded(service.store, 2, some_good(250, 0.3), START, 400)
         page.reload()
-        expect(first).to_contain_text("Worse than its best so far (versions 1 to 2, rewarded until 2026-01-02 00:0")
+        expect(first).to_contain_text("Worse than its best so far: −0.")
+        expect(gain.locator("b")).to_have_count(1)  # what contradicts the state is said in small
         expect(first).to_have_class("bad")
         put_rewarded(service.store, 1, [0.0] * 100, START, 600, arm="holdback")
         page.reload()
@@ -93,7 +96,8 @@ def test_an_operator_promotes_and_rolls_back_and_nobody_refused_does(open_page: 
     expect(page.locator("#order-problem")).to_have_text("this API key lacks the scope admin")
     give(page, "it is better", ADMIN)
     expect(page.locator("#order")).to_be_hidden()
-    page.locator(".version", has_text="version 2").locator("button", has_text="roll back to").click()
+    expect(page.locator("#done")).to_contain_text(f"Done: promote version {VERSIONS}.")
+    page.locator(".version", has_text="version 2").locator("button", has_text="roll back to").click(modifiers=["Shift"])
     foreseen = page.locator("#order-foreseen")
     expect(foreseen).to_contain_text("the versioncan serve at once")
     expect(foreseen).to_contain_text("versions left behind4: 3 to 6")
@@ -110,6 +114,90 @@ def test_an_operator_promotes_and_rolls_back_and_nobody_refused_does(open_page: 
     kept = page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}, document.cookie])")
     assert ADMIN not in kept
     assert READER in kept
+
+
+def press_and_undo(page: Page, version: int, name: str, undo: str, key: str = "") -> None:
+    page.locator(".version", has_text=f"version {version}").locator("button", has_text=re.compile(f"^{name}$")).click()
+    if key:
+        give(page, "", key)
+    expect(page.locator("#order")).to_be_hidden()
+    done = page.locator("#done")
+    expect(done).to_contain_text(f"Done: {name} version {version}.")
+    done.locator("button", has_text="undo").click()
+    expect(done).to_contain_text(f"Done: {undo}.")
+    expect(page.locator("#order")).to_be_hidden()
+
+
+def test_each_order_is_one_press_and_its_undo_another(open_page: OpenPage, world: Service) -> None:
+    """The key is asked for once. What served before comes back, whichever version that was."""
+    page, before = open_page("#releases"), len(world.orders.done)
+    press_and_undo(page, VERSIONS, "hold", f"unhold version {VERSIONS}", ADMIN)
+    press_and_undo(page, VERSIONS, "promote", f"roll back to version {LIVE}")
+    press_and_undo(page, 2, "roll back to", f"roll back to version {LIVE}")
+    done = [(order.kind, order.version.version, order.why) for order in world.orders.done[before:]]
+    assert done == [
+        (kind, version, "ordered in the console")
+        for kind, version in (
+            *(("hold", VERSIONS), ("unhold", VERSIONS)),
+            *(("promote", VERSIONS), ("rollback", LIVE)),
+            *(("rollback", 2), ("rollback", LIVE)),
+        )
+    ]
+    page.locator("#done .close").click()
+    expect(page.locator("#done")).to_be_hidden()
+    page.locator("#key").fill(ADMIN)
+    page.locator("#key").blur()  # somebody else's, maybe
+    page.locator(".version", has_text="version 2").locator("button", has_text="roll back to").click()
+    expect(page.locator("#order")).to_be_visible()
+    expect(page.locator("#admin-key")).to_have_value("")
+    give(page, "", ADMIN)
+    expect(page.locator("#order")).to_be_hidden()
+    held: list[Route] = []
+    page.route("**/v1/policies/*/hold", lambda route: held.append(route))
+    hold = page.locator(".version", has_text=f"version {VERSIONS}").locator("button", has_text=re.compile("^hold$"))
+    hold.click()
+    wait_for(lambda: held or page.wait_for_timeout(10), "the order")
+    page.locator("#key").fill(READER)
+    page.locator("#key").blur()  # while it is under way: it remembers nothing any more
+    held[0].continue_()
+    expect(page.locator("#done")).to_contain_text(f"Done: hold version {VERSIONS}.")
+    hold.click()
+    expect(page.locator("#order")).to_be_visible()
+    expect(page.locator("#admin-key")).to_have_value("")
+
+
+def test_each_view_has_what_is_frozen_or_held_with_its_undo_and_without_keys_asks_for_none(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
+    with serve(tmp_path / "service") as service:
+        page = open_page("#overview", key="", of=service)
+        switches, done = page.locator("#switches"), page.locator("#done")
+
+        def set_to(now: Switches, *names: str) -> None:
+            with service.store.work() as work:
+                work.fleet.put_switches("local", now)
+            page.reload()
+            for number in range(1, 10):
+                page.keyboard.press(str(number))
+                expect(page.locator("[role=tab]").nth(number - 1)).to_have_attribute("aria-selected", "true")
+                expect(switches.locator("button")).to_have_text(names)
+
+        def press(name: str, order: str, undo: str) -> None:
+            switches.locator("button", has_text=name).click()
+            expect(done).to_contain_text(f"Done: {order}.")
+            done.locator("button", has_text="undo").click()
+            expect(done).to_contain_text(f"Done: {undo}.")
+            expect(page.locator("#order")).to_be_hidden()
+
+        set_to(Switches(held=frozenset({base_ref(2)})), "freeze releases", "let it go on")
+        expect(switches).to_contain_text("heldversion 2")
+        press("freeze releases", "pin version 1", "unpin version 1")
+        press("let it go on", "unhold version 2", "hold version 2")
+        set_to(Switches(pinned=base_ref(1)), "unfreeze")
+        press("unfreeze", "unpin version 1", "pin version 1")
+        page.close()
+        given = [(order.kind, order.version.version) for order in service.orders.done]
+        assert given == [("pin", 1), ("unpin", 1), ("unhold", 2), ("hold", 2), ("unpin", 1), ("pin", 1)]
 
 
 def test_older_versions_are_paged_to_and_the_newest_back(open_page: OpenPage, tmp_path: Path) -> None:
@@ -160,7 +248,12 @@ def test_alarms_are_told_and_acknowledged(open_page: OpenPage, world: Service) -
     expect(count).to_have_text("1")
     style = count.evaluate("found => [getComputedStyle(found).color, getComputedStyle(found).backgroundColor]")
     assert style[0] != style[1], "a number that nobody can read"
-    page.keyboard.press("5")
+    for number in (*range(1, 9), 5):
+        page.keyboard.press(str(number))
+        expect(page.locator("[role=tab]").nth(number - 1)).to_have_attribute("aria-selected", "true")
+        held = page.locator("#switches", has_text="an alarm holds releases").locator("a")
+        expect(held).to_be_visible()
+        expect(held).to_have_attribute("href", "#alarms")
     alarm = page.locator(".alarm", has_text="no edits")
     expect(alarm).to_contain_text(SCRIPT)
     expect(alarm.locator(".facts")).to_contain_text("share now")
@@ -172,9 +265,25 @@ def test_alarms_are_told_and_acknowledged(open_page: OpenPage, world: Service) -
     give(page, "a new prompt", ADMIN)
     expect(alarm).to_contain_text("by ada: a new prompt")
     expect(page.locator("#alarm-count")).to_be_hidden()
-    with world.store.look() as view:
-        (known,) = view.alarms.that_are_open()
-    assert (known.state, known.note) == ("acknowledged", "a new prompt")
+    assert states(world) == [("acknowledged", "a new prompt")]
+    page.locator("#done button", has_text="undo").click()
+    expect(page.locator("#alarm-count")).to_have_text("1")
+    expect(page.locator("#switches")).to_contain_text("an alarm holds releases")
+    assert states(world) == [("opened", None)]
+    page.locator("#done button", has_text="undo").click()
+    expect(page.locator("#alarm-count")).to_be_hidden()
+    expect(page.locator("#switches")).not_to_contain_text("an alarm holds releases")
+    alarm.locator("button", has_text="take it back").click()
+    expect(alarm.locator("button")).to_have_text("acknowledge")
+    expect(page.locator("#order")).to_be_hidden()
+    assert states(world) == [("opened", None)]
+    with world.store.work() as work:
+        work.alarms.close("one", START + timedelta(minutes=6))
+
+
+def states(service: Service) -> list[tuple[str, str | None]]:
+    with service.store.look() as view:
+        return [(alarm.state, alarm.note) for alarm in view.alarms.that_are_open()]
 
 
 def test_drafts_are_looked_at_decided_and_taken_back_and_whoever_is_late_is_refused(
@@ -198,13 +307,17 @@ def test_drafts_are_looked_at_decided_and_taken_back_and_whoever_is_late_is_refu
         expect(page.locator("#order-problem")).to_have_text("checker: the solution of mined-1 is wrong by it")
         page.keyboard.press("Escape")
         shown.locator("#checker").fill(SUMS)
-        shown.locator("button", has_text="accept").click()
-        page.keyboard.press("Enter")  # the key is remembered
+        shown.locator("button", has_text="accept").click()  # the key is remembered
         expect(shown).to_contain_text(f": {SUMS}, group all")
         (case,) = load_suite(suite).cases
         assert case.name == "mined-1"
+        back = page.locator("#done button", has_text="undo")
+        back.click()
+        expect(shown.locator("#checker")).to_be_visible()
+        assert {each.name for each in read_suite(suite).drafts.values()} == {"mined-1", "other"}
+        back.click()  # as it was decided
+        expect(shown).to_contain_text(f": {SUMS}, group all")
         shown.locator("button", has_text="undo").click()
-        page.keyboard.press("Enter")
         expect(shown.locator("#checker")).to_be_visible()
         assert {each.name for each in read_suite(suite).drafts.values()} == {"mined-1", "other"}
         page.keyboard.press("Escape")
@@ -219,7 +332,9 @@ def test_drafts_are_looked_at_decided_and_taken_back_and_whoever_is_late_is_refu
         page.keyboard.press("Escape")
         expect(page.locator("#drafts-counted")).to_have_text("1 wait, 1 are decided")
         page.locator("#decided-list button", has_text="undo").click()
-        page.keyboard.press("Enter")
         expect(page.locator("#drafts-counted")).to_have_text("2 wait, 0 are decided")
+        back.click()
+        expect(page.locator("#decided-list")).to_contain_text("it names a customer")
+        expect(page.locator("#order")).to_be_hidden()
         assert page.locator("main img, main script").count() == 0
         page.close()

@@ -162,6 +162,15 @@ def test_a_broken_file_stands_against_a_case_and_a_service_without_suites_has_no
     about = {"suite": str(suite), "seen": one(service, suite)["seen"], "checker": SUMS}
     assert error(service.post(f"{PATH}/accept", about, **ADA)) == (409, None, "suite_unreadable")
     assert one(service, suite)["state"] == "waiting"
+    (suite / "mine.toml").unlink()
+    (suite / "mined-1.toml.partial").mkdir()  # as on a disk that is full, or that nobody may write to
+    unwritten = service.post(f"{PATH}/accept", about, **ADA)
+    assert error(unwritten) == (409, None, "suite_unreadable")
+    assert "mined-1.toml: cannot be written (Is a directory)" in unwritten.json()["error"]["message"]
+    assert one(service, suite)["state"] == "waiting"
+    (suite / "drafts" / "rejected").write_text("somebody's")
+    (problem,) = service.get("/v1/drafts", **READER).json()["problems"]
+    assert "rejected: cannot be read (Not a directory)" in problem
     with serve(tmp_path / "without") as bare:
         assert bare.get("/v1/drafts").json()["counts"] == {"waiting": 0, "decided": 0}
         assert error(bare.post(f"{PATH}/accept", about)) == (404, "name", "unknown_draft")

@@ -323,11 +323,12 @@ def serve(
     opened: SqlStore | None = None,
     quotas: QuotaSettings | None = None,
     drafts: Drafts | None = None,
+    user_share: float = 1.0,
     **settings: Any,
 ) -> Iterator[Service]:
     parts: dict[str, Any] = {"reader": reader, "site": site, "policy": policy, "port": port}
     parts |= {"spec": spec, "clock": clock, "audit": audit, "privacy": privacy, "opened": opened, "quotas": quotas}
-    parts["drafts"] = drafts
+    parts |= {"drafts": drafts, "user_share": user_share}
     with serve_replicas(directory, 1, renderer, **parts, **settings) as (service,):
         yield service
 
@@ -349,6 +350,7 @@ def serve_replicas(
     opened: SqlStore | None = None,
     quotas: QuotaSettings | None = None,
     drafts: Drafts | None = None,
+    user_share: float = 1.0,
     **settings: Any,
 ) -> Iterator[list[Service]]:
     """Serve applications that share log and store and, unless each is given one, the live state.
@@ -385,6 +387,7 @@ def serve_replicas(
             privacy=privacy or PrivacySettings(),
             quotas=quotas or QuotaSettings(),
             drafts=drafts,
+            user_share=user_share,
             head=HeadFile(directory / "head.json"),
             readers={"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS},
         )

@@ -47,12 +47,19 @@ def open_page(world: Service, chromium: Browser, request: pytest.FixtureRequest)
     contexts = []
 
     def make(
-        path: str = "#rewards", width: int = 1600, scheme: Any = "light", key: str = READER, of: Service = world
+        path: str = "#rewards",
+        width: int = 1600,
+        scheme: Any = "light",
+        key: str = READER,
+        of: Service = world,
+        now: datetime | None = None,
     ) -> Page:
         context = chromium.new_context(
             viewport={"width": width, "height": 844 if width == 390 else 900}, color_scheme=scheme
         )
         contexts.append(context)
+        if now is not None:
+            context.clock.set_fixed_time(now)
         context.add_init_script(f"sessionStorage.setItem('onward-key', {key!r})")
         page = context.new_page()
         page.set_default_timeout(120_000)

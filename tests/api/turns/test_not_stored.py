@@ -106,7 +106,7 @@ def test_what_was_said_rests_only_where_it_may(
     assert bool(found) is rests, found
     captured = capfd.readouterr()
     assert CANARY not in captured.out + captured.err
-    assert bool(service.live_state._chains._entries) is rests  # the only part of it that holds tokens
+    assert bool(service.live_state._chains._weight) is rests  # the only part of it that holds tokens
 
 
 def test_counts_times_ids_and_versions_rest(service: Service) -> None:

@@ -125,6 +125,29 @@ def test_releases_wait_for_a_critical_one_that_nobody_acknowledged(store: Store)
     assert held_by(store) == []
 
 
+def test_an_acknowledgement_is_taken_back_while_the_alarm_is_open(store: Store) -> None:
+    """The log is told that it is open, and releases wait again."""
+    put(store, opening("a"))
+    with store.look() as view:
+        opened = view.alarms.get("a")
+    acknowledge(store, "a", "mine")
+    assert tell(store) == [("a", "acknowledged")]
+    with store.work() as work:
+        assert work.alarms.reopen("a") == opened
+        assert work.alarms.reopen("nobody's") is None
+    assert held_by(store) == ["a"]
+    assert tell(store) == [("a", "opened")]
+    with store.work() as work:
+        assert work.alarms.reopen("a") == opened
+    assert tell(store) == []
+    acknowledge(store, "a")
+    close(store, "a")
+    with store.work() as work:
+        closed = work.alarms.reopen("a")
+    assert closed is not None
+    assert (closed.state, closed.acknowledged_by) == ("closed", "ops")
+
+
 def test_a_page_goes_on_where_the_last_ended(store: Store) -> None:
     put(store, *(opening(f"a{n}", workload=f"w{n}") for n in range(5)))
     put(store, opening("theirs", namespace=Namespace("ada")))

@@ -33,7 +33,7 @@ from core.store.database.postgres import DRIVER
 from core.store.work import Work
 
 LEFT_BY_REVISION_1 = Path(__file__).parents[1] / "store_1.sql"
-EARLIER = ("1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14")
+EARLIER = ("1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15")
 NAMESPACE = Namespace("default")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

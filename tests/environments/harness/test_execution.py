@@ -13,7 +13,7 @@ from worked import calling, work
 from environments.harness.execution import Group, execute
 from environments.harness.harness import Budget
 from environments.harness.model import Call
-from environments.harness.tools.tool import Bench, Result, Tool
+from environments.harness.tools.tool import Bench, Commands, Result, Tool
 from environments.sandboxes.sandbox import Sandbox
 
 
@@ -77,6 +77,16 @@ def test_commands_of_one_answer_really_run_at_the_same_time(service: Service, re
     assert len(records) == 3
     assert max(record.started_at for record in records) < min(record.ended_at for record in records)
     assert begun <= records[0].started_at <= records[0].ended_at <= time.time()
+
+
+def test_a_command_finds_what_those_before_it_in_the_answer_wrote(service: Service, repository: Path) -> None:
+    service.policy.context_length = 60_000
+    shows = Commands(test=("cat",))
+    slow = ("terminal", {"command": "sleep 0.3; echo 1 >written"})
+    changes = ("terminal", {"command": "sleep 0.3; rm written; echo 1 >again"})
+    three = calling(slow, ("run_tests", {"paths": ["written"]}), changes, ("run_tests", {"paths": ["again"]}))
+    done, _ = work(service, repository, [three, calling(("done", {}))], commands=shows, answer_tokens=1000)
+    assert [record.succeeded for record in done.calls if record.group == 0] == [True] * 4
 
 
 def test_what_is_no_text_is_shown_and_breaks_nothing() -> None:

@@ -1,6 +1,7 @@
-"""What a task starts in its sandbox may be as slow as the task's own health check says."""
+"""How long a sandbox is waited for: as the plan says, and what a task starts in it as its own health check says."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from environments.harness.harness import Endpoint, Work
 from environments.rollouts.attempt import Judge, try_episode
 from environments.rollouts.episode import EpisodeResult
 from environments.rollouts.plan import Patience, TaskSet, episode_of
+from environments.sandboxes.bubblewrap.adapter import Bubblewrap
+from environments.sandboxes.pool import Pool
 from environments.sandboxes.sandbox import Sandbox
 from environments.tasks.task import Healthcheck, Task
 
@@ -67,3 +70,25 @@ def test_tests_may_wait_for_another_sandboxs_service_as_long(tmp_path: Path) -> 
 
     result = tried(tmp_path, Healthcheck("true"), slow)
     assert (result.verdict, result.reward) == ("judged", 1.0), result.why
+
+
+def test_a_place_that_is_not_free_in_time_is_what_failed_and_is_not_lost(tmp_path: Path) -> None:
+    require_bubblewrap()
+    own = task("t", agent_timeout_seconds=60.0)
+    plan = plan_of(TaskSet("own", (own,)), patience=Patience(open_seconds=OPEN_S))
+    episode = episode_of("j", HARNESS, "own", own, 0)
+
+    async def test() -> list[EpisodeResult]:
+        pool = Pool(Bubblewrap(tmp_path / "sandboxes"), most_open=1)
+        async with means(tmp_path / "others", sandboxes=pool, harness=Idle(), judge=passes) as ready:
+            async with await pool.open(own.spec):
+                full = await try_episode(episode, own, plan, ready)
+            patient = replace(plan, patience=Patience())
+            free = await try_episode(replace(episode, attempt=2), own, patient, ready)
+            await pool.close()
+            return [full, free]
+
+    full, free = asyncio.run(test())
+    assert (full.verdict, full.part, full.reward) == ("infrastructure", "sandbox", None)
+    assert full.why == "sandbox: it was not opened within 0.5 s"
+    assert (free.verdict, free.reward) == ("judged", 1.0), free.why

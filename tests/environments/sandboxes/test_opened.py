@@ -4,13 +4,16 @@ import ast
 import asyncio
 import errno
 import inspect
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sandboxed import require_bubblewrap, shared_directory
 from shown_examples import SANDBOX, of_test
 
 from environments.errors import InfrastructureFailure
+from environments.sandboxes.bubblewrap import opened
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
 from environments.sandboxes.bubblewrap.opened import BubblewrapSandbox
 from environments.sandboxes.sandbox import Limits, SandboxSpec
@@ -65,6 +68,11 @@ def test_what_opens_while_all_are_closed_is_closed_too(sandboxes: Bubblewrap, mo
     asyncio.run(work())
 
 
+def test_layers_want_a_root_that_they_lie_over(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no root that they lie over"):
+        SandboxSpec(layers=(tmp_path,))
+
+
 def test_a_folder_of_this_machine_that_cannot_be_packed_is_the_disks_failure(
     sandboxes: Bubblewrap, tmp_path: Path
 ) -> None:
@@ -72,6 +80,22 @@ def test_a_folder_of_this_machine_that_cannot_be_packed_is_the_disks_failure(
         async with await sandboxes.open(SandboxSpec()) as sandbox:
             with pytest.raises(InfrastructureFailure) as failure:
                 await sandbox.copy_in(tmp_path / "absent", "/tests")
+            assert failure.value.part == "disk"
+
+    asyncio.run(work())
+
+
+def test_a_full_disk_of_this_machine_is_its_own_failure(
+    sandboxes: Bubblewrap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test.sh").write_text("exit 0\n")
+    full = partial(Path("/dev/full").open, "w+b")
+    monkeypatch.setattr(opened, "tempfile", SimpleNamespace(TemporaryFile=full))
+
+    async def work() -> None:
+        async with await sandboxes.open(SandboxSpec()) as sandbox:
+            with pytest.raises(InfrastructureFailure, match="No space left") as failure:
+                await sandbox.copy_in(tmp_path, "copied")
             assert failure.value.part == "disk"
 
     asyncio.run(work())

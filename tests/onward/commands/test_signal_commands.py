@@ -111,6 +111,8 @@ def test_an_acknowledgement_and_its_note(service: Service, directory: Path, seen
     assert "acknowledged by keyless: a new prompt" in seen()
     with pytest.raises(OnwardError, match="no alarm nobody"):
         alarms.acknowledge(directory, "nobody", None, None)
+    alarms.unacknowledge(directory, "a", None)
+    assert seen() == "a is open, and nobody has acknowledged it; it holds: release"
 
 
 def test_policies_say_what_they_wait_for(service: Service, directory: Path, seen: Seen) -> None:

@@ -4,6 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import msgspec
+from ready_models import as_compared
 
 from bench.log.traffic import one_turn
 from core.ids import base_ref, new_session_id
@@ -18,6 +19,7 @@ ANSWERS = "<|im_start|>assistant\n"
 
 def test_a_service_looks_where_its_users_are(tmp_path: Path) -> None:
     with closing(open_foundation(tmp_path / "service", {})) as foundation:
+        as_compared(foundation)
         said = load_renderer(foundation.model).token_text
         serving = LocalServing(foundation, foundation.log, LoopTimer())
         publish_anchor(foundation, foundation.log)

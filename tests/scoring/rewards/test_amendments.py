@@ -67,6 +67,7 @@ def test_what_is_withdrawn_while_it_is_amended_is_gone(withdrawn_at: int) -> Non
 
 
 def test_outcomes_that_supersede_each_other_in_a_ring_stand_for_nothing() -> None:
+    assert ids([said(0, 1, supersedes=0)]) == []
     assert ids([said(0, 1, supersedes=1), said(1, 2, supersedes=0)]) == []
     assert ids([said(0, 1, supersedes=1), said(1, 2, supersedes=0), said(2, 3, supersedes=0)]) == ["2"]
 

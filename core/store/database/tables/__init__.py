@@ -34,7 +34,7 @@ from core.store.database.tables.events import (
 from core.store.database.tables.parts import Name, metadata
 from core.store.database.tables.people import api_keys, audit, exclusions, spending
 
-REVISION = "16"
+REVISION = "17"
 """The revision of the schema below: the newest of `migrations/`."""
 
 __all__ = [

@@ -61,8 +61,11 @@ turns = Table(
     Column("client", Name),  # null: of before revision 8, or nobody noted it; so the protocol
     Column("protocol", Name),
     Column("arm", Name),  # that served it; null: of before revision 15
+    Column("key_id", Name),  # with which it was asked for; null: none, or of before revision 16
     Index("turns_by_time", "namespace", "inference_id"),  # an id begins with the time
     Index("turns_by_session", "namespace", "session_id", "turn_index"),
+    Index("turns_by_key", "namespace", "key_id", "inference_id"),
+    Index("turns_by_user", "namespace", "user_id", "inference_id"),
     Index("turns_by_latest_transcript", "namespace", "transcript_digest", "received_at"),
 )
 

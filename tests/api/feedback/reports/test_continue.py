@@ -91,6 +91,14 @@ def test_only_the_keys_own_answers_count(service: Service) -> None:
     assert log(service, "editOutcome", accepted=True, completion="of bob's") == ("unjoined", "unknown_text")
 
 
+def test_others_who_ask_often_keep_no_answer_from_being_found(service: Service) -> None:
+    inference_id = suggest(service, "of ada's")
+    for number in range(6):
+        suggest(service, f"of bob's {number}", **BOB)
+    assert log(service, "editOutcome", accepted=True, completion="of ada's") == ("recorded", None)
+    assert outcomes(service) == [("accepted", True, inference_id)]
+
+
 def test_old_answers_and_too_many_are_left_alone(service: Service) -> None:
     suggest(service, "soon old")
     later = datetime.now(UTC) + timedelta(hours=1)  # of a clock that is ahead: it is taken as now

@@ -14,6 +14,7 @@ from console_world import TURNS, VERSIONS, fill, put_rewarded, some_good
 from api.operator.figures.improvement import BASE_NEEDED, NEEDED
 from api.operator.figures.intervals import estimate, quantile
 from core.clock import ManualClock
+from core.events import Release
 from core.ids import Namespace, base_ref
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -179,6 +180,10 @@ def test_a_rollback_says_what_it_leaves_behind(service: Service) -> None:
     means = {version["version"]: version["mean"] for version in service.get("/v1/curves").json()["versions"]}
     assert told["base_mean"] == pytest.approx(means[2])
     assert told["mean"] == pytest.approx(sum(means[n] for n in range(3, 7)) / 4)
+    taken = Release(version=base_ref(4), cluster="local", state="rolled_back", why="x", by="guard", at=START)
+    with service.store.work() as work:
+        work.releases.put(taken)
+    assert service.get("/v1/policies/2/rollback").json()["versions"] == [3, 5, 6], "4 was taken back already"
 
 
 def test_what_is_newest_leaves_only_the_canary_behind_and_what_is_unknown_is_refused(service: Service) -> None:

@@ -26,6 +26,7 @@ __all__ = ["chromium", "open_page", "world"]  # fixtures
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 DOCS = Path(__file__).resolve().parents[4] / "docs"
+FALL = {"recent": 0.5, "reference": 0.75, "best_version": 40.0}
 WORSE = {"verdict": "worse", "difference": -0.25, "turns": 300, "best": {"version": base_ref(40)}}
 
 
@@ -34,7 +35,8 @@ def facts(verdict: str = "better", lately: Any = None, **known: Any) -> Facts:
     usual: dict[str, Any] = {
         "components": {"learner": "ok"}, "alarms": (), "is_held": False, "loudest": {}, "user_share": 0.05,
         "learns": True, "live": 44, "pinned": None,
-        "held": (), "live_since": NOW, "rewarded_since": 0, "newest_reward": NOW, "requests": 100, "errors": 0,
+        "held": (), "live_since": NOW, "usual_s": None,
+        "rewarded_since": 0, "newest_reward": NOW, "requests": 100, "errors": 0,
     }  # fmt: skip
     return Facts(improvement={**improvement, "lately": lately or {"verdict": "no difference"}}, **usual | known)
 
@@ -45,6 +47,8 @@ def alarm(monitor: str = "no_edits", **fields: Any) -> StoredAlarm:
 
 
 HOLDING = alarm(severity="critical", holds=("release",))
+SAID = {"rollback": "o back to version", "pin": "reeze releases", "unpin": "npin it", "unhold": "et it go on"}
+"""What a step says of an order, by its kind."""
 LATE = NOW + timedelta(seconds=STUCK_S)
 STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
     "all is well": (facts(), "better", "Rewards are 0.25 above those of version 1.", ()),
@@ -52,8 +56,8 @@ STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
     "it is early": (facts("too early"), "too early", "It is too early to say whether it has become", ()),
     "nothing changes": (facts("no difference"), "no difference", "No difference from the first version is shown", ()),
     "it falls": (
-        facts(lately=WORSE), "worse", "The newest 300 turns are rewarded 0.25 less than the best before them, most of"
-        " which version 40 answered.", (Order("rollback", 40), Order("pin", 44)),
+        facts(lately=WORSE), "worse", "The newest 300 turns are rewarded 0.25 less than the best before them, when"
+        " mostly version 40 answered.", (Order("rollback", 40), Order("pin", 44)),
     ),
     "it falls and is frozen": (facts(lately=WORSE, pinned=44), "worse", "The newest", (Order("rollback", 40),)),
     "the best serves, and falls": (facts(lately=WORSE, live=40), "worse", "The newest", (Order("pin", 40),)),
@@ -67,23 +71,26 @@ STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
     "a stage lags": (facts(components={"learner": "degraded: it waits"}), "better", "learner: degraded: it waits.", ()),
     "a monitor warns": (facts(alarms=[alarm(severity="warning")]), "better", "Alarm no edits, chat: It asks.", ()),
     "a monitor sees a fall": (
-        facts(alarms=[alarm("worse_than_best", severity="warning")]), "worse", "Alarm worse than best, chat: It asks.",
-        (),
+        facts(alarms=[alarm("worse_than_best", severity="warning", figures=FALL)]), "worse",
+        "Alarm, workload chat: the same users' turns are rewarded 0.25 less than the best before them, when mostly"
+        " version 40 answered.", (Order("rollback", 40), Order("pin", 44)),
     ),
     "an alarm holds": (facts(alarms=[HOLDING], is_held=True), "held", "Alarm no edits, chat: It asks. It holds", ()),
     "one user floods": (
         facts(alarms=[alarm("feedback_rate", severity="warning")], loudest={"a": Loudest("user", "ab12", 0.43)}),
-        "attacked", "Somebody attacks, in workload chat: One user sends most of the feedback. Most has user ab12: 43%.",
+        "attacked", "Somebody attacks, in workload chat: One user sends most of the feedback. Most has user ab12: 43%"
+        " of the reward there.",
         (Order("pin", 44),),
     ),
     "it is attacked, and falls": (
         facts(lately=WORSE, pinned=44, alarms=[alarm("reward_mass", severity="warning")]), "attacked",
-        "Somebody attacks, in workload chat: A few users have most of the reward.", (),
+        "Somebody attacks, in workload chat: A few users have much of the reward.", (),
     ),
     "another's alarm holds": (facts(is_held=True), "held", "An alarm of another namespace holds releases.", ()),
     "requests fail": (facts(errors=6), "down", "6 of the last minute's 100 requests were answered with an error.", ()),
     "nothing is released": (
-        facts(rewarded_since=STUCK_TURNS, newest_reward=LATE), "stuck", "Nothing was released for 5 minutes", ()
+        facts(rewarded_since=STUCK_TURNS, newest_reward=LATE, usual_s=42.0), "stuck", "Nothing was released for"
+        " 5 minutes, although turns were rewarded all the time: usually a version goes live every 42 s.", (),
     ),
     "nothing is learned": (
         facts(rewarded_since=STUCK_TURNS, newest_reward=LATE, learns=False), "better", "The learner is turned off", ()
@@ -105,7 +112,44 @@ def test_what_is_said_first_is_what_matters_most(case: str) -> None:
     assert first.do
 
 
+@pytest.mark.parametrize("case", STATES)
+def test_what_is_said_to_do_first_is_what_the_first_button_does(case: str) -> None:
+    known = STATES[case][0]
+    first = next_steps(known)[0]
+    told = [(first.do.find(words), kind) for kind, words in SAID.items() if words in first.do]
+    assert [kind for _, kind in sorted(told)] == [order.kind for order in first.orders]
+
+
+@pytest.mark.parametrize("pinned", [None, 44])
+@pytest.mark.parametrize("verdict", ["better", "worse"])
+@pytest.mark.parametrize("lately", [WORSE, None])
+@pytest.mark.parametrize("state", [None, "opened", "acknowledged"])
+@pytest.mark.parametrize("best", [None, 40.0, 39.0])
+def test_no_order_stands_twice_and_a_fall_is_told_once(
+    pinned: int | None, verdict: str, lately: Any, state: str | None, best: float | None
+) -> None:
+    """An attack, what the headline says and an alarm of the same: the most urgent has the orders."""
+    attack = alarm("feedback_rate")
+    if state == "acknowledged":
+        attack = msgspec.structs.replace(attack, acknowledged_at=NOW, acknowledged_by="ada")
+    fall = alarm("worse_than_best", severity="warning", figures=FALL | {"best_version": best or 0.0})
+    alarms = [each for each, is_there in ((attack, state), (attack, state), (fall, best)) if is_there]
+    steps = next_steps(facts(verdict, lately, pinned=pinned, alarms=alarms))
+    orders = [order for step in steps for order in step.orders]
+    assert len(orders) == len(set(orders))
+    fallen = [step for step in steps if step.state == "worse"]
+    assert len(fallen) == (verdict == "worse") + bool(lately or best)
+    calls = bool(fallen or state)
+    assert (Order("pin", 44) in orders) == (calls and pinned is None)
+    if lately and best:
+        assert "version 40 answered. An alarm says so, too, of workload chat: by 0.25" in fallen[0].what
+        assert fallen[0].severity == "critical"
+
+
 def test_of_several_the_critical_come_first() -> None:
+    known, opened = (alarm("reward_mass"), alarm("feedback_rate"))
+    known = msgspec.structs.replace(known, acknowledged_at=NOW, acknowledged_by="ada")
+    assert [bool(step.orders) for step in next_steps(facts(alarms=[known, opened]))] == [True, False]
     steps = next_steps(facts(lately=WORSE, alarms=[alarm(severity="warning")], held=(45,), errors=50))
     assert [step.severity for step in steps] == ["critical", "warning", "warning", "info"]
 
@@ -115,11 +159,17 @@ def test_an_attack_is_one_until_its_alarm_is_closed_and_what_bounds_it_is_said()
     step, _ = next_steps(facts(alarms=[known], pinned=44))
     assert (step.severity, state_of([step], "better")) == ("info", "attacked")
     assert step.do.startswith(
-        "Already, one user is at most 5% of what is learned, or twice an even share. Releases are frozen at version 44."
-        " ada has acknowledged it."
+        "See what this user does; limit users, or the key that they come with. Contained: of what is learned one user"
+        " is at most 5%, however much they send, or twice an even share where users are few. Not contained: several who"
+        " send alike, and the figures; turns count in full in the curves and in each version's mean reward."
     )
+    assert step.do.endswith(" Releases are frozen at version 44. ada has acknowledged it.")
     (unbounded,) = next_steps(facts(alarms=[alarm("feedback_rate")], user_share=1.0))
-    assert unbounded.do.startswith("Nothing bounds yet how much one user teaches (learner.users.max_share).")
+    assert unbounded.do.startswith(
+        "Freeze releases, then see what this user does; limit users, or the key that they come with. Nothing is"
+        " contained: one user teaches as much as they send (learner.users.max_share would bound it)"
+    )
+    assert unbounded.do.endswith(" Its alarm holds releases, until somebody acknowledges it.")
     closed = msgspec.structs.replace(known, closed_at=NOW)
     assert [step.state for step in next_steps(facts(alarms=[closed]))] == ["better"]
 
@@ -166,7 +216,7 @@ def test_the_route_tells_all_of_it(tmp_path: Path) -> None:
 def test_the_route_names_who_attacks(tmp_path: Path) -> None:
     with fallen(tmp_path) as service:
         put_rewarded(service.store, 1, [0.1] * 240, START, 0)
-        loud = msgspec.structs.replace(turn(0, START), inference_id=InferenceId("loud"), user_id=UserHash("ab12"))
+        loud = msgspec.structs.replace(turn(0, START), inference_id=InferenceId("loud"), user_id=UserHash("ab12cd34ef"))
         with service.store.work() as work:
             work.turns.put([loud])
             work.rewards.put([(0, reward(loud, 0, {"accepted": 40.0}))])
@@ -174,18 +224,25 @@ def test_the_route_names_who_attacks(tmp_path: Path) -> None:
             work.alarms.open(opening("b", opened_at=START))
         found = service.get("/v1/overview").json()
         assert (found["state"], found["next"][0]["view"], found["held_by_alarm"]) == ("attacked", "sessions", True)
-        assert re.search(r"Most has user ab12: 6\d%\.$", found["next"][0]["what"])
-        assert "Search sessions for user:ab12." in found["next"][0]["do"]
+        assert re.search(r"Most has user ab12cd34: 6\d% of the reward there\.$", found["next"][0]["what"])
+        assert found["next"][0]["search"] == "user:ab12cd34"
+        assert found["next"][0]["do"].startswith("Freeze releases, then see what this user does;")
 
 
 def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPage, tmp_path: Path) -> None:
     with fallen(tmp_path / "service", KEYS) as service:
         fall(service)
+        key = {"authorization": f"Bearer {ADMIN}"}
+        assert [service.chat(headers=key, **asked).status_code for asked in ({}, {"max_tokens": -1})] == [200, 400]
         for width in (1440, 390):
             page = open_page("", width=width, of=service)
             expect(page.locator("#next-steps .row").first).to_contain_text("The newest 300 turns are rewarded")
-            expect(page.locator("#standing .card").first).to_contain_text("Worse")
+            expect(page.locator("#state")).to_have_text("Worse")
             expect(page.locator("#last-releases li")).to_have_count(3)
+            minute, alarms = page.locator("#traffic .card").all()
+            expect(minute.locator(".figure")).to_have_text("1 turns")
+            expect(minute.locator("small")).to_have_text([re.compile("^2 requests, until .* UTC$"), "1 errors, 50.0 %"])
+            expect(alarms.locator(".figure")).to_have_text("0")
             page.wait_for_selector("#overview-charts canvas")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             if width == 1440:
@@ -195,9 +252,8 @@ def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPag
         give(page, " ", ADMIN)  # nobody has to write why
         expect(page.locator("#order")).to_be_hidden()
         page.locator("#switches button", has_text="freeze releases").click()
-        expect(page.locator("#order")).to_be_visible()
-        page.keyboard.press("Enter")  # the key is remembered: nothing else is asked
-        expect(page.locator("#order")).to_be_hidden()
+        expect(page.locator("#done")).to_contain_text("Done: pin version 3.")  # the key is remembered: nothing is asked
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert [(order.kind, order.version, order.why) for order in service.orders.done] == [
             ("rollback", base_ref(2), "ordered in the console"),
             ("pin", base_ref(3), "ordered in the console"),

@@ -1,5 +1,6 @@
 """A small task in real sandboxes, a policy that follows a script, and a service that remembers what it was told."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -137,6 +138,12 @@ class Told:
             request.transport.abort()
         return web.json_response({"feedback_id": body["feedback_id"], "status": "recorded"})
 
+    async def say_nothing(self, request: web.Request) -> web.Response:
+        """Keep who asks for a turn waiting, until he goes away."""
+        while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110 - told by nobody
+            await asyncio.sleep(0.02)
+        return web.Response()
+
     async def ready(self, _: web.Request) -> web.Response:
         return web.json_response({}, status=503 if self._refuses() else 200)
 
@@ -145,6 +152,7 @@ class Told:
 async def told_service() -> AsyncIterator[tuple[Told, str]]:
     told, app = Told(), web.Application()
     app.router.add_post("/v1/feedback", told.take)
+    app.router.add_post("/v1/chat/completions", told.say_nothing)
     app.router.add_get("/readyz", told.ready)
     runner = web.AppRunner(app)
     await runner.setup()

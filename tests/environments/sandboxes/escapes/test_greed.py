@@ -15,7 +15,6 @@ from environments.sandboxes.bubblewrap.adapter import Bubblewrap
 from environments.sandboxes.bubblewrap.opened import BubblewrapSandbox
 from environments.sandboxes.limits import cgroups
 from environments.sandboxes.sandbox import Limits, SandboxSpec
-from environments.sandboxes.snapshots import freeze
 
 MB = 1 << 20
 LIMITS = Limits(memory_bytes=64 * MB, disk_bytes=32 * MB, processes=24, output_bytes=100_000, cpus=0.5)
@@ -243,26 +242,6 @@ def test_what_lies_in_wait_for_the_owner_leads_nowhere(outside: World, trap: str
             await quietly(sandbox.write("place", b"changed"))
             await quietly(sandbox.copy_in(outside.workspace, "place"))
             assert outside.touched() == []
-
-    asyncio.run(act())
-
-
-def test_what_is_frozen_holds_no_rights_and_no_way_out(outside: World) -> None:
-    code = """
-put('mine', '#!/bin/sh'); os.chmod('mine', 0o6755)
-os.mkdir('folder'); os.chmod('folder', 0o6777)
-os.symlink(world['canary'], 'link'); os.symlink(world['home'], 'dir')
-each(lambda: os.remove('file'), lambda: put('link', 'changed'))"""
-
-    async def act() -> None:
-        async with opened(outside) as sandbox:
-            await attempt(sandbox, code, outside)
-            spec = await freeze(sandbox, outside.folder.parent / "layers")
-        (layer,) = spec.layers
-        assert layer.parent.stat().st_mode & 0o077 == 0
-        assert not [path for path in layer.rglob("*") if path.lstat().st_mode & 0o6000]
-        assert (layer / "workspace" / "link").is_symlink()
-        assert outside.touched() == []
 
     asyncio.run(act())
 

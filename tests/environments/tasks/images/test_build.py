@@ -69,19 +69,29 @@ def test_instructions_are_carried_out(tmp_path: Path, images: Path) -> None:
     ]
 
 
-def test_a_layer_is_made_once_and_shared(tmp_path: Path, images: Path) -> None:
-    random = "FROM base\nRUN cat /proc/sys/kernel/random/uuid >/id\n"
+def test_a_layer_is_made_once_and_shared_by_all_that_begin_with_it(tmp_path: Path, images: Path) -> None:
+    random = "FROM base\nRUN cat /proc/sys/kernel/random/uuid >/id; echo >/gone\nRUN rm /gone; echo >>/id\n"
     first, second = recipe(tmp_path / "a", random), recipe(tmp_path / "b", random + "ENV OTHER=1\n")
     local = LocalBuilder(tmp_path / "layers", Bases({"base:*": str(base_of(images))}, images / "roots"))
 
-    async def both() -> list[tuple[Path, ...]]:
-        return [image.layers for image in await asyncio.gather(local.prepare(first), local.prepare(second))]
+    async def both() -> tuple[list[tuple[Path, ...]], list[bytes]]:
+        made = await asyncio.gather(local.prepare(first), local.prepare(second))
+        sandboxes, seen = Bubblewrap(images / "sandboxes"), list[bytes]()
+        for image in made:
+            async with await sandboxes.open(image.spec) as sandbox:
+                command = ("/bin/sh", "-c", "cat /id; ls /; rm -r /id /srv; echo mine >/new")
+                seen.append((await sandbox.run(command, timeout_seconds=PATIENCE_S)).stdout)
+        await sandboxes.close()
+        return [image.layers for image in made], seen
 
-    one, other = asyncio.run(both())
+    (one, other), seen = asyncio.run(both())
     assert one == other
     assert sorted(path.name for path in one) == sorted(
         path.name for path in (tmp_path / "layers").iterdir() if not path.name.startswith(".")
     )
+    assert seen[0] == seen[1], "the second one begins where the first one did"
+    assert re.match(rb"[0-9a-f-]{36}\n\n", seen[0])
+    assert b"gone" not in seen[0].split()
 
 
 def test_what_is_copied_and_set_is_in_the_digest(tmp_path: Path, images: Path) -> None:

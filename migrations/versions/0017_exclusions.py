@@ -5,8 +5,8 @@ It adds a table: nothing is locked."""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "16"
-down_revision = "15"
+revision = "17"
+down_revision = "16"
 
 Name = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 
