@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from core.events import Completion, Reward
-from core.operations.exclusions import Excluded, is_excluded
+from core.operations.exclusions import EXCLUDED, Excluded, is_excluded
 from learner.batches.backlog import Bounds, refusal
-from learner.batches.excluded import EXCLUDED
 from learner.sequences.resemblance import KeptOut
 
 
@@ -27,6 +26,6 @@ class Teachable:
         why = refusal(turn, reward, self._bounds)
         if why is not None:
             return why
-        if is_excluded(turn, self.excluded):
+        if is_excluded(turn, reward, self.excluded):
             return EXCLUDED
         return "eval_solution" if self._kept_out.cases_recalled_in(turn) else None

@@ -16,8 +16,9 @@ _decode = codec.decoder(Exclusion).decode
 
 
 class ExclusionsReader(Repository):
-    def all(self) -> list[Excluded]:
-        """Return all exclusions, the oldest first."""
+    def after(self, exclusion_id: int = 0) -> list[Excluded]:
+        """Return the exclusions that were ordered after this one, the oldest first."""
+        query = select(_table).where(_table.c.exclusion_id > exclusion_id).order_by(_table.c.exclusion_id)
         return [
             Excluded(
                 exclusion_id=row.exclusion_id,
@@ -26,7 +27,7 @@ class ExclusionsReader(Repository):
                 by=row.by,
                 at=from_micros(row.at),
             )
-            for row in self._connection.execute(select(_table).order_by(_table.c.exclusion_id))
+            for row in self._connection.execute(query)
         ]
 
 
@@ -34,8 +35,9 @@ class Exclusions(ExclusionsReader):
     """The exclusions: entries are only added."""
 
     def add(self, what: Exclusion, why: str, by: str, now: datetime) -> int:
-        """Store an exclusion, and return its number."""
+        """Store an exclusion, and return its number: the highest, where who adds holds the history of releases."""
         values = {"record": _encode(what), "why": why, "by": by, "at": to_micros(now)}
         result = self._connection.execute(insert(_table).values(values))
         assert result.inserted_primary_key is not None
+        self._wake_watchers()
         return int(result.inserted_primary_key[0])

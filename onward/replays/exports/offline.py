@@ -94,7 +94,7 @@ def _lessons(source: Foundation) -> Lessons:
     renderer = load_renderer(source.model, family=source.settings.serving.family)
     suites = kept_out(source.settings.learner)
     with source.store.look() as view:
-        excluded = view.exclusions.all()
+        excluded = view.exclusions.after()
     return Lessons(Teachable(Bounds(renderer.tokenizer_digest), suites, excluded), Conversations(renderer))
 
 
