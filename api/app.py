@@ -40,7 +40,7 @@ from api.operator.accounts.audit import audit_router
 from api.operator.accounts.keys import keys_router
 from api.operator.accounts.quotas import quotas_router
 from api.operator.alarms import alarms_router
-from api.operator.exclusions import exclusions_router
+from api.operator.exclusions.routes import exclusions_router
 from api.operator.figures.clients import clients_router
 from api.operator.figures.curves import curves_router
 from api.operator.figures.frontier import frontier_router

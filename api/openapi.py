@@ -12,7 +12,7 @@ from api.feedback.reports.continues import ContinueData
 from api.feedback.reports.otlp.endpoint import LOGS, TRACES
 from api.operator.accounts.keys import KeyBody, RevokeBody, RotateBody
 from api.operator.alarms import AckBody, UnackBody
-from api.operator.exclusions import ExcludeBody, WishBody
+from api.operator.exclusions.routes import ExcludeBody, WishBody
 from api.operator.policies import OrderBody
 from api.operator.suites.drafts import AcceptBody, RejectBody, UndoBody
 from api.protocols.anthropic.answers import MessageAnswer, TokenCount

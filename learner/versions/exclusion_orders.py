@@ -19,7 +19,6 @@ from learner.versions.provenance import ancestry, learned_by, turns_of
 _NEWEST: Final = 200  # versions among which the learner's newest is looked for
 _TRIES: Final = 20
 _TOOK: Final = ("seconds_reading", "seconds_updating", "seconds_publishing", "seconds_saving")
-NOTHING: Final = "nothing_excluded"
 
 
 class _Uses(NamedTuple):
@@ -110,7 +109,9 @@ class OrdersOfExclusions:
         chosen = learned & named if named else learned
         if not chosen:
             which = "none of these turns" if named else "no turn that is known"
-            raise InvalidRequest(f"version {wish.version} learned from {which}", param="version", code=NOTHING)
+            raise InvalidRequest(
+                f"version {wish.version} learned from {which}", param="version", code="nothing_excluded"
+            )
         return chosen
 
     # ------------------------------------------------------------------------------------------ what changes
@@ -166,9 +167,11 @@ class OrdersOfExclusions:
                 has_turns = view.turns.count(Exclusion(namespace=what.namespace, users=frozenset((user,))))
             if not has_turns and not any(user in each.spoken for each in uses):
                 message = f"user {user} has no turn, and spoke of none that a version learned from"
-                raise InvalidRequest(message, param="users", code=NOTHING)
+                raise InvalidRequest(message, param="users", code="nothing_excluded")
         if not selected and not any(each.excluded for each in uses):
-            raise InvalidRequest("no turn in the store is all of this, so nothing would be excluded", code=NOTHING)
+            raise InvalidRequest(
+                "no turn in the store is all of this, so nothing would be excluded", code="nothing_excluded"
+            )
 
     def _lineage_upon(self, live: PolicyRef) -> list[PolicyRef]:
         """Return the lineage of the newest version that goes on from the live one, or is it."""
