@@ -26,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes: where Python may not keep bytecode, each of them compiles all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install reasoning clients demo rollouts run docs services services-down browser sandbox ide unit test quick capabilities timed verify verify-parts deep deep-parts soak faults hostile check bench bench-headline gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
+.PHONY: install reasoning clients demo rollouts run docs services services-down browser sandbox ide alertmanager unit test quick capabilities timed verify verify-parts deep deep-parts soak faults hostile check bench bench-headline gpu bench-check mutants model smollm2 sglang-cpu lock clean compose-test
 
 install: $(VENV)/.installed build/native/.made build/site.made
 
@@ -78,6 +78,9 @@ sandbox: ## bubblewrap for the sandboxes of agents, in build/sandbox where it is
 
 ide: ## VS Code in the browser (code-server) in build/ide, for the tests of clients/vscode; needs node 20 and a compiler
 	@$(PYTHON) -m deploy.ide
+
+alertmanager: ## the stack's Alertmanager, compiled into build/alertmanager, for the test of its files; needs Go
+	@$(PYTHON) -m deploy.services.alertmanager
 
 unit: install ## the tests that start nothing: a minute
 	$(BIN)/python -m pytest -m unit --numprocesses $(WORKERS) --dist loadscope
@@ -137,8 +140,8 @@ check: install ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: install ## all benchmarks, or NAME=...; kafka_ingest to migration need `make services` first, console `make browser`, sandboxes `make sandbox`, sglang_overhead, swap_stall and idle_tree `make sglang-cpu`
-	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials crowd_trials one_user_trials any_version fall_trials headline_trials off_policy_trials regret staleness late_outcomes credits monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console migration sglang_overhead swap_stall idle_tree sandboxes code_search); do $(BIN)/python -m bench $$name || exit 1; done
+bench: install ## all benchmarks, or NAME=...; kafka_ingest to console need `make services` first, console `make browser`, sandboxes `make sandbox`, sglang_overhead, swap_stall and idle_tree `make sglang-cpu`
+	@for name in $(if $(NAME),$(NAME),embedded_log engine learner_step learner_speed packing logprob_head api_overhead deltas rollback_trials ratchet_trials crowd_trials one_user_trials any_version fall_trials headline_trials off_policy_trials regret staleness late_outcomes credits monitors rescore long_sessions kafka_ingest kafka_flush scorer large_bodies store_growth console sglang_overhead swap_stall idle_tree sandboxes code_search); do $(BIN)/python -m bench $$name || exit 1; done
 
 bench-headline: install ## the figures by which somebody sees that it got slower, in a quarter of an hour, into docs/results.md; AGAINST=COMMIT beside that commit, in twice that
 	$(BIN)/python -m bench headline $(if $(AGAINST),--against $(AGAINST)) $(NAME)

@@ -10,6 +10,8 @@ from fastapi.routing import APIRoute
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.routing import Route
 
+from api.access.consents.kept import KeptConsents
+from api.access.consents.taking_back import TakingBack
 from api.access.context import Context
 from api.access.identity import KeyRing
 from api.access.low_priority import LowPlaces
@@ -37,6 +39,7 @@ from api.http.head import answer_head
 from api.http.large_bodies import Bodies
 from api.openapi import describe
 from api.operator.accounts.audit import audit_router
+from api.operator.accounts.consents import consent_router
 from api.operator.accounts.keys import keys_router
 from api.operator.accounts.quotas import quotas_router
 from api.operator.alarms import alarms_router
@@ -118,6 +121,7 @@ _ROUTERS = (
     audit_router,
     keys_router,
     quotas_router,
+    consent_router,
     drafts_router,
     health_router,
 )
@@ -186,14 +190,20 @@ def create_app(services: ApiServices) -> FastAPI:
     redactors = Redactors(services.privacy, settings.user_hash_key)
     redactors.check_namespaces(ring.namespaces)
     months = Months(services.quotas, services.store, services.clock)
-    quotas = Quotas(services.quotas, services.live_state, months, services.clock)
+    is_priced = settings.prices.are_known
+    quotas = Quotas(services.quotas, services.live_state, months, services.clock, is_priced=is_priced)
     log = CountedLog(services.log, quotas)
     bodies, under_way = Bodies(settings.bodies), UnderWay(settings.bodies)
-    context = Context(services, ring, _reader(services), bodies, under_way, places, stored, redactors, quotas, log)
+    consents = KeptConsents(services.store)
+    taking_back = TakingBack(services.log, services.store, services.clock)
+    reader = _reader(services)
+    context = Context(
+        services, ring, reader, bodies, under_way, places, stored, redactors, quotas, log, consents, taking_back
+    )
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with services.live_state, stored, months:
+        async with services.live_state, stored, months, consents, taking_back:
             yield
             await context.reader.aclose()
             await context.background.drain()  # turns whose clients are gone still reach the log

@@ -10,6 +10,7 @@ from api.feedback.body import FeedbackBody
 from api.feedback.names import OutcomeList
 from api.feedback.reports.continues import ContinueData
 from api.feedback.reports.otlp.endpoint import LOGS, TRACES
+from api.operator.accounts.consents import ConsentBody
 from api.operator.accounts.keys import KeyBody, RevokeBody, RotateBody
 from api.operator.alarms import AckBody, UnackBody
 from api.operator.exclusions.routes import ExcludeBody, WishBody
@@ -39,7 +40,8 @@ _GENERATING: dict[str, tuple[str, type, type, type]] = {
 """Of each route: its name, and the structs of its body, of its answer, and of the parts of a streamed one."""
 _OF_DRAFTS = (AcceptBody, RejectBody, UndoBody)
 _OF_OPERATORS = (OrderBody, WishBody, ExcludeBody, AckBody, UnackBody, KeyBody, RotateBody, RevokeBody, *_OF_DRAFTS)
-_OTHERS = (CountBody, TokenCount, FeedbackBody, FeedbackBatch, OutcomeList, ContinueData, TabbyEvent, *_OF_OPERATORS)
+_OF_USERS = (FeedbackBody, FeedbackBatch, ConsentBody)
+_OTHERS = (CountBody, TokenCount, OutcomeList, ContinueData, TabbyEvent, *_OF_USERS, *_OF_OPERATORS)
 _FOREIGN = (*(body for _, body, _, _ in _GENERATING.values()), CountBody, ContinueData, TabbyEvent)
 """The bodies in whose whole depth fields that nobody knows are ignored by name (`api/http/foreign.py`)."""
 _STRUCTS = (*dict.fromkeys(struct for _, *structs in _GENERATING.values() for struct in structs), *_OTHERS)
@@ -50,6 +52,7 @@ _SESSION_HEADERS = {
     "x-onward-workload": "What the turn is for; chat or suggestion when absent",
     "x-onward-learn": "false: do not learn from this turn",
     "x-onward-store": "false: store none of its words, and do not learn from it",
+    "x-onward-processing-purpose": "What the turn is processed for, of the purposes that its namespace states",
     "x-onward-strict": "true: refuse the request if anything in it would be ignored",
     "x-onward-environment": "production or simulated",
     "x-onward-priority": "low: nobody waits for it, and it gives way to whoever is waited for; normal when absent",

@@ -159,7 +159,8 @@ def new_group_id() -> GroupId:
 WITHDRAWAL: Final = "withdrawal:"
 DERIVED: Final = "derived:"
 JUDGED: Final = "judged:"
-RESERVED: Final = (WITHDRAWAL, DERIVED, JUDGED)
+CONSENT: Final = "consent:"
+RESERVED: Final = (WITHDRAWAL, DERIVED, JUDGED, CONSENT)
 """What ids of outcomes begin with that follow from what a client may know, and no client's ids do: whoever gave such an
 id to an outcome of its own before would keep ours out."""
 

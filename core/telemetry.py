@@ -73,6 +73,10 @@ QUOTA_USED = _gauge(
 QUOTA_REFUSED = _counter(
     "quota_refused_requests", "Requests refused for a quota: whose, of what, in which time", "kind", "of", "per"
 )
+UNHEARD_CONSENTS = _counter(
+    "unheard_consents",
+    "Requests of which nothing was kept, since the store did not say what is consented to",
+)
 CONNECTIONS = _gauge("connections", "Connections to the API")
 BROKEN_CONNECTIONS = _counter(
     "broken_connections",

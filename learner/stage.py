@@ -71,12 +71,13 @@ class Learner(Stage):
 
         `ranks`: the processes that follow this one."""
         super().__init__()
-        self._eval_suites = SuiteAdmission(kept_out)
+        self._eval_suites = SuiteAdmission(kept_out, model)
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
         self._settings, self._clock, self._masks = settings, clock, masks_of(model)
         self._directory, self._record_attempts = directory, record_attempts
         self._culprits = Culprits("learner", log, store, clock, record_attempts)
-        self._journal, self._backlog = Journal(directory), Backlog(Mixture(settings.mixture))
+        self._journal = Journal(directory)
+        self._backlog = Backlog(Mixture(settings.mixture), settings.objective.demonstration_weight > 0)
         self._relearning = Relearning(store, blobs, self._backlog, self._drop)
         self._lineage, self._pace, self._traces = Lineage(), Pace(), VersionTraces(clock)
         self._drops: dict[str, list[InferenceId]] = {}
@@ -193,12 +194,12 @@ class Learner(Stage):
             if self._lacking and not self._give_up([r for r in chosen if r.inference_id not in found]):
                 return []
             if not self._lacking and not self._refuse(chosen, found):
-                return [self._backlog.scored(reward, found[reward.inference_id]) for reward in chosen]
+                return [self._eval_suites.without_told(self._backlog.scored(r, found[r.inference_id])) for r in chosen]
         return []
 
     def _find(self, found: dict[InferenceId, Completion], chosen: Sequence[Reward]) -> None:
         with self._store.look() as view:
-            found |= view.turns.get_many([reward.inference_id for reward in chosen])
+            found |= view.consents.heeded(view.turns.get_many([reward.inference_id for reward in chosen]))
 
     def _give_up(self, missing: Sequence[Reward]) -> bool:
         """Drop rewards whose turns never came; return whether there were any. The writer is only behind for a while."""

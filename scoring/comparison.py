@@ -33,7 +33,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     histogram: tuple[int, ...]
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class SpecComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A comparison of two specs.
 
     `only_old`, `only_new`: turns that one spec rewards and the other does not. `correlation` and `changed_sign` are of
@@ -57,7 +57,7 @@ def last_rewards(rewards: Iterable[Reward]) -> Last:
     return {name: reward for name, reward in last.items() if not reward.void}
 
 
-def compare(old: Last, new: Last) -> list[Comparison]:
+def compare(old: Last, new: Last) -> list[SpecComparison]:
     """Compare over all turns, then by workload."""
     workloads = sorted({reward.workload for rewards in (old, new) for reward in rewards.values()})
     whole = _compare("", old, new)
@@ -75,11 +75,11 @@ def _by_workload(rewards: Last) -> dict[str, Last]:
     return found
 
 
-def _compare(workload: str, old: Last, new: Last) -> Comparison:
+def _compare(workload: str, old: Last, new: Last) -> SpecComparison:
     values = [reward.value for rewards in (old, new) for reward in rewards.values()] or [0.0]
     low, high = min(values), max(values)
     pairs = [(old[key].value, new[key].value) for key in sorted(old.keys() & new.keys())]
-    return Comparison(
+    return SpecComparison(
         workload=workload,
         old=_distribution(old, low, high),
         new=_distribution(new, low, high),

@@ -40,6 +40,9 @@ _PUBLISH_BATCH: Final = 2048
 _EXPIRE_BATCH: Final = 512
 _IDLE_TICKS: Final = 10  # that are left out where no wait ends meanwhile
 _SEARCH_S: Final = 60.0  # how often outcomes without a turn are looked for
+_FEWEST_RECORDS: Final = 64  # that are taken at once where it is not known to be quick
+_QUICK_S: Final = 0.25
+_GIVE_WAY_S: Final = 0.1  # others may wait for so long between two tries to write
 logger = logging.getLogger(__name__)
 
 
@@ -69,6 +72,7 @@ class Scorer(Stage):
         self._idle = timedelta(seconds=_IDLE_TICKS * settings.tick_s)
         self._next_search_s = 0.0
         self._outbox_waits = False
+        self._room = self._at_first = min(_FEWEST_RECORDS, settings.batch_records)
         self._first_values: deque[float] = deque(maxlen=200)
         self.source = self._turns = SharedRecords(
             GROUP, [Topic.TURNS], log, store, clock, record_attempts, linger_s=settings.tick_s
@@ -79,16 +83,31 @@ class Scorer(Stage):
         self._epochs: Mapping[TopicPartition, int] = {}  # under which what is cached was written
 
     def room(self) -> int:
-        return self._settings.batch_records
+        return self._room
 
     def handle(self, records: Sequence[Record]) -> None:
         self._meet()
         self._next_tick_s = min(self._next_tick_s, time.monotonic() + self._settings.tick_s)
         transaction = LedgerTransaction(self._spec, self._cache)
         with self._turns.writing(records) as work:
+            began_s = time.monotonic()  # others may have had the store until now
             transaction.take(work, records)
             set_aside(work, self._log, transaction.dead_letters)
         self._count(transaction)
+        self._make_room(len(records), time.monotonic() - began_s)
+
+    def _make_room(self, taken: int, took_s: float) -> None:
+        """Take more records at once while that is quick, as when much is behind, and fewer where it is not.
+
+        What a record costs is its user's choice: it may be about all turns of a session. In a file, where one
+        transaction writes at a time, all others wait for this one, and would not get in between two of it."""
+        if took_s > _QUICK_S:
+            self._room = max(1, int(self._room * _QUICK_S / took_s))
+            time.sleep(_GIVE_WAY_S)
+        elif taken >= self._room:
+            self._room = min(2 * self._room, self._settings.batch_records)
+        else:
+            self._room = min(2 * self._room, self._at_first)
 
     def tick(self) -> float:
         self._meet()

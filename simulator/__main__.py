@@ -10,21 +10,24 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
+from environments.provenance import Origin, made_by
 from simulator.drive import Driver, Traffic
 from simulator.exploits import EXPLOITS, exploit_of
-from simulator.outcome.curves import Curves
+from simulator.outcome.curves import RunCurves
 from simulator.report import make_report, succeeded, summary, write
 from simulator.service import ServiceView
 from simulator.users.crowd import LIARS_SHARE, SPAMMERS_SHARE, CrowdOptions
 from simulator.view import View
 
 
-async def simulate(traffic: Traffic, key: str | None, output: Path) -> bool:
-    """Run the traffic, write its report, and return whether nothing was lost and true quality rose."""
+async def simulate(traffic: Traffic, key: str | None, output: Path, made: Origin) -> bool:
+    """Run the traffic, write its report, and return whether nothing was lost and true quality rose.
+
+    `made`: by which command, for the report."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as http:
-        driver, service, curves = Driver(traffic, http), ServiceView(traffic.base_urls[0], http), Curves()
+        driver, service, curves = Driver(traffic, http), ServiceView(traffic.base_urls[0], http), RunCurves()
         watching = asyncio.create_task(View(driver, service, curves).watch())
         try:
             await driver.run()
@@ -32,7 +35,7 @@ async def simulate(traffic: Traffic, key: str | None, output: Path) -> bool:
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
-        report = await make_report(driver, service)
+        report = await make_report(driver, service, made)
     write(report, curves.settled(driver.truth), output)
     print(summary(report, output), flush=True)
     return succeeded(report)
@@ -53,6 +56,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--shift-at", type=float, default=None, help="second at which the team's taste changes")
     parser.add_argument("--output", type=Path, default=Path("demo"), help="where the report goes")
+    parser.add_argument("--command", help="the command that this is part of, for the report")
     _add_hacking(parser)
     options = parser.parse_args()
     try:
@@ -62,7 +66,9 @@ def main() -> None:
         parser.error(str(error))
     urls = tuple(options.url)
     traffic = Traffic(urls, options.seconds, options.rate, options.seed, options.shift_at, crowd, exploit)
-    sys.exit(0 if uvloop.run(simulate(traffic, os.environ.get("SIMULATOR_KEY"), options.output)) else 1)
+    made = made_by("python -m simulator")
+    made |= {"command": options.command} if options.command else {}
+    sys.exit(0 if uvloop.run(simulate(traffic, os.environ.get("SIMULATOR_KEY"), options.output, made)) else 1)
 
 
 def _add_hacking(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from simulator.tasks.sandbox import Sandbox
 from simulator.tasks.taste import SHIFTED, Taste
 from simulator.users.client import Client, RequestFailed
 from simulator.users.crowd import Crowd, CrowdOptions, User
-from simulator.users.ide import REQUEST_TIMEOUT, Ide, Session
+from simulator.users.ide import REQUEST_TIMEOUT, EditorSession, Ide
 from simulator.users.reports import Report, reports_of
 
 MAX_SESSIONS = 256
@@ -84,7 +84,7 @@ class Driver:
     async def _live(self, at_s: float, rng: random.Random, user: User) -> None:
         taste = self.taste_at(at_s)
         task = sample_task(rng, "fix" if rng.random() < 0.5 else "write")
-        session = Session(task, user=user.name, environment=self.traffic.exploit.environment(task))
+        session = EditorSession(task, user=user.name, environment=self.traffic.exploit.environment(task))
         try:
             await self._ide.work(session, taste, rng)
         except RequestFailed as failure:
@@ -98,7 +98,7 @@ class Driver:
         if session.session_id is not None and not session.closed and session.ending != "failed":
             await self._end(session.session_id)
 
-    async def _tell(self, session: Session, report: Report, user: User) -> None:
+    async def _tell(self, session: EditorSession, report: Report, user: User) -> None:
         """Send one piece of feedback, under an id of the user's own, so that a retry is not counted twice.
 
         Each try that fails is a failed request."""

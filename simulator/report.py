@@ -2,15 +2,16 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from environments.provenance import Origin, lowest_and_highest, provenance
 from simulator.aftermath import aftermath, by_user_kind, windows
 from simulator.drive import Driver
 from simulator.losses import find_losses
-from simulator.outcome.curves import Curves, draw
+from simulator.outcome.curves import RunCurves, draw
 from simulator.outcome.truth import Truth, rates
 from simulator.service import UNREACHABLE, ServiceView
 
@@ -21,8 +22,8 @@ AFTERMATH = ("alarms", "seen_after_s", "releases", "rolled_back")
 SERVED = ("live", "retired", "rolled_back")
 
 
-async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
-    """Return the figures of the run; None stands for those that nobody could give."""
+async def make_report(driver: Driver, service: ServiceView, made: Origin) -> dict[str, Any]:
+    """Return the figures of the run; None stands for those that nobody could give. `made`: by which command."""
     truth, traffic = driver.truth, driver.traffic
     losses = await find_losses(truth, service, SETTLE_S)
     metrics: dict[str, float] = {}
@@ -36,7 +37,9 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
     latencies = sorted(s for lived in truth.lived for s in lived.session.latencies_s)
     end_s = traffic.seconds
     rewarded = metrics.get('onward_rewards_total{kind="first"}', 0.0)
+    answered = (version for lived in truth.lived for version in lived.session.versions)
     report = {
+        "provenance": origin(made, policies, answered, traffic.seed),
         "seed": traffic.seed,
         "seconds": traffic.seconds,
         "rate": traffic.rate,
@@ -78,6 +81,15 @@ async def make_report(driver: Driver, service: ServiceView) -> dict[str, Any]:
     if traffic.shift_at_s is not None:
         report |= after_shift(truth, traffic.shift_at_s, end_s)
     return report
+
+
+def origin(made: Origin, policies: Sequence[Mapping[str, Any]], answered: Iterable[int], seed: int) -> dict[str, Any]:
+    """Return where a report comes from.
+
+    `policies`: as the service lists them, the newest first. Where the page does not reach back to the first version,
+    nobody says of which model they are."""
+    first: Mapping[str, Any] = next((each for each in policies[-1:] if each["parent"] is None), {})
+    return provenance(made, first.get("policy"), first.get("digest"), lowest_and_highest(answered), {"users": seed})
 
 
 def after_shift(truth: Truth, shift_at_s: float, end_s: float) -> dict[str, float | None]:
@@ -139,7 +151,7 @@ def succeeded(report: dict[str, Any]) -> bool:
     return nothing_lost and round(end - start, 9) >= RISE and rise[0] > 0  # rounded: 0.6 - 0.4 < 0.2
 
 
-def write(report: dict[str, Any], curves: Curves, output: Path) -> None:
+def write(report: dict[str, Any], curves: RunCurves, output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
     (output / "report.json").write_text(json.dumps(report | {"curves": curves.as_json()}, indent=2) + "\n")
     draw(curves, report, output / "curves.png")

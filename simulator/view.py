@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.drive import Driver
-from simulator.outcome.curves import Curves, Point
+from simulator.outcome.curves import Point, RunCurves
 from simulator.service import UNREACHABLE, ServiceView
 
 _EVERY_S = 1.0
@@ -28,7 +28,7 @@ def sparkline(values: Sequence[float | None]) -> str:
 
 
 class View:
-    def __init__(self, driver: Driver, service: ServiceView, curves: Curves) -> None:
+    def __init__(self, driver: Driver, service: ServiceView, curves: RunCurves) -> None:
         self._driver = driver
         self._service = service
         self._curves = curves

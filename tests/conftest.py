@@ -109,6 +109,7 @@ _DEEP = (
     "tests/faults/test_late_services.py",
     "tests/faults/test_rebalances.py",
     "tests/faults/test_spool_full.py",
+    "tests/scoring/alerts/test_alertmanager.py",
     "tests/serving/engines/test_sglang_priorities.py",
     "tests/serving/engines/test_smollm2.py",
     "tests/test_smollm2.py",

@@ -9,7 +9,6 @@ import statistics
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +106,7 @@ def test_the_mode_is_decided_in_wiring_alone() -> None:
 
 def test_sizes_stay_habitable(trees: Trees) -> None:
     lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in product_files()}
-    assert max(lines.values()) <= 400, [name for name, count in lines.items() if count > 400]
+    assert max(lines.values()) <= 500, [name for name, count in lines.items() if count > 500]
     assert statistics.median(lines.values()) < 150
     functions = [
         (node.end_lineno - node.lineno + 1, f"{path.relative_to(ROOT)}:{node.name}")
@@ -119,18 +118,23 @@ def test_sizes_stay_habitable(trees: Trees) -> None:
     assert statistics.median(length for length, _ in functions) <= 15
 
 
-def test_no_folder_holds_more_than_a_dozen_files_of_its_own() -> None:
-    roots = {path.relative_to(ROOT).parts[0] for path in product_files()} | {"bench", "tests"}
-    counted = [
-        path
-        for root in roots
-        for path in (ROOT / root).rglob("*.*")
-        if path.is_file()
-        and not {"__pycache__", "results"} & set(path.parts)
-        and path.name not in ("__init__.py", "conftest.py")
-    ]
-    files = Counter(path.parent.relative_to(ROOT) for path in counted)
-    assert not [f"{folder}: {count}" for folder, count in files.items() if count > 12]
+NAMED_TWICE = {
+    *("Answer", "Asked", "Context", "Done", "EnvironmentSettings", "Finish", "Group", "Journal", "Manifest", "Message"),
+    *("Place", "Plan", "Report", "Sandbox", "Settings", "Span", "StreamOptions", "Task", "Tool", "Traffic", "Tree"),
+    *("Turn", "Usage", "View", "Wanted", "Watched", "Weights", "Work"),
+}
+"""Names that several public classes still have. Whoever renames one takes it out; none is added."""
+
+
+def test_no_two_classes_have_the_same_name(trees: Trees) -> None:
+    places: dict[str, list[str]] = {}
+    for path in product_files():
+        for node in trees[path]:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert not {name: where for name, where in twice.items() if name not in NAMED_TWICE}
+    assert not NAMED_TWICE - twice.keys(), "these have one class each now: take them out"
 
 
 def test_no_module_is_a_drawer() -> None:
@@ -202,7 +206,7 @@ THREADS = {
     "onward/processes/stage_alarms.py": "tells the store which stages are down",
     "onward/processes/supervisor.py": "waits for a child process",
     "onward/wiring/rollouts.py": "an event loop of episodes, with which their sandboxes die",
-    "scoring/judge/background.py": "an event loop of requests",
+    "scoring/judge/stage.py": "an event loop of requests",
     "serving/engines/local/scheduler.py": "the engine",
     "serving/weights/sharing/server.py": "gives files to other hosts",
 }

@@ -59,6 +59,8 @@ DEEP = (
     INSTALL,
     SGLANG,
     Part("ide", "make ide", 120, is_needed=True, makes="ide"),
+    # What it is compiled of stays with Go.
+    Part("alertmanager", "make alertmanager", 20, anew_s=300, is_needed=True),
     Part("smollm2", "make smollm2", 80, is_needed=True, makes="smollm2"),
     Part("deep", "make deep-parts", 2400, may_be_tried_again=True),
     Part("faults", "make faults", 3600),

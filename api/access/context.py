@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client import Counter
 
+from api.access.consents.kept import KeptConsents
+from api.access.consents.taking_back import TakingBack
 from api.access.identity import KeyRing
 from api.access.low_priority import LowPlaces
 from api.access.quotas.admission import Quotas
@@ -34,6 +36,8 @@ class Context:
     redactors: Redactors
     quotas: Quotas
     log: CountedLog
+    consents: KeptConsents
+    taking_back: TakingBack
     values: SessionValues = field(default_factory=SessionValues)
     background: Background = field(default_factory=Background)
     aside: Aside = field(default_factory=Aside)

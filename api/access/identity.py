@@ -13,6 +13,7 @@ from core.ids import Namespace, UserHash
 from core.operations.fleet import GUARD
 from core.operations.keys import Party, StoredKey, key_digest
 from core.ports import Bucket
+from core.reward_spec.roles import CONSENT_WITHDRAWN
 from core.settings import ApiKey, ApiSettings, NamespaceSettings, Scope
 from core.store.turns import Maker, SaidTurn
 
@@ -72,7 +73,11 @@ class Identity:
         return isinstance(record, Outcome) and _is_ours(record)
 
     def may_change(self, outcome: Outcome) -> bool:
-        """Return whether it may withdraw or replace the outcome; what is ours is its turn's user's, but not by her."""
+        """Return whether it may withdraw or replace the outcome; what is ours is its turn's user's, but not by her.
+
+        That consent was withdrawn nobody takes back: it is given again, for what comes."""
+        if outcome.name == CONSENT_WITHDRAWN:
+            return False
         return "admin" in self.scopes or (self.made(outcome) and not _is_ours(outcome))
 
 

@@ -12,7 +12,7 @@ from api.http.asgi import ClientGone
 from api.http.body_shape import Raw, check_values
 from api.http.decoding import decode_body
 from api.http.foreign import decode_foreign
-from api.requests.jobs import Check
+from api.requests.jobs import CheckBody
 from core import codec
 from core.errors import InvalidRequest, Unauthorized
 
@@ -81,7 +81,7 @@ async def _understood(
             return understand(body.raw)
         values = context.services.settings.bodies.values
         most = values if most_values is None else min(values, most_values)
-        await context.reader.ask(Check("other", most), body.raw)
+        await context.reader.ask(CheckBody("other", most), body.raw)
         return await context.reader.away(lambda: understand(body.raw))
     finally:
         body.release()

@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 from api.access.context import Context
 from api.access.identity import Identity
 from api.access.trail import begin_note
+from api.http.background import called_by
 from core.operations.audit import DeedKind
 from core.settings import Scope
 
@@ -83,6 +84,8 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/v1/traces"): Need("feedback", "its namespace's", by_user=True),
     ("DELETE", "/v1/feedback/{feedback_id:path}"): Need("feedback", "its own", deed="delete"),
     ("GET", "/v1/feedback/{feedback_id:path}"): _LOOK_UP,
+    ("GET", "/v1/consent"): Need("feedback", "its namespace's", by_user=True, deed="read"),
+    ("POST", "/v1/consent"): Need("feedback", "its namespace's", by_user=True, deed="change"),
     ("GET", "/v1/sessions"): _LIST,
     ("GET", "/v1/sessions/{session_id:path}"): _LOOK_UP,
     ("GET", "/v1/turns/{inference_id}"): _LOOK_UP,
@@ -150,6 +153,7 @@ class AccessCheck:
             begin_note(request, identity, self._clock, deed, f"{request.method} {path}", namespace)
         need.check(identity)
         request.state.identity = identity
+        called_by(identity.caller)
 
 
 def check_routes(routes: Sequence[BaseRoute], hot: Iterable[str]) -> None:

@@ -25,7 +25,11 @@ from core.telemetry import AUDITED
 NOTE: Final = "onward.audit_note"
 """The name of a request's note in its scope."""
 _REMEMBERED: Final = 10_000  # reads that are not written again for a while
+_REFUSED = 400
 _BROKEN = 500
+_MOST_REFUSALS: Final = 60
+"""Refused requests of a key in `_REFUSALS_S` that are written one by one; of more, each kind once, without ids."""
+_REFUSALS_S: Final = 60.0
 _LONGEST_ID = 128
 
 
@@ -67,6 +71,7 @@ class Trail:
         self._waiting: list[tuple[Deed, asyncio.Future[None]]] = []
         self._writes: asyncio.Task[None] | None = None
         self._written: OrderedDict[tuple[object, ...], float] = OrderedDict()
+        self._refused: OrderedDict[tuple[object, ...], tuple[float, int]] = OrderedDict()  # since when, how many
 
     async def keep(self, note: Note, status: int) -> None:
         """Write what a request did, unless its transaction has. Raises StoreUnavailable."""
@@ -79,11 +84,30 @@ class Trail:
             if status < 400:
                 return
         deed = msgspec.structs.replace(note.deed, status=status)
-        if deed.kind != "read":
+        if status >= _REFUSED and self._is_one_of_many(deed):
+            await self._write_once(msgspec.structs.replace(deed, objects={}), max(self._repeat_s, _REFUSALS_S))
+        elif deed.kind == "read":
+            await self._write_once(deed, self._repeat_s)
+        else:
             await self._write(deed)
-            return
-        what = deed.by, deed.key, deed.what, deed.namespace, tuple(deed.objects.items()), deed.users, status
-        if self._clock.monotonic() - self._written.get(what, -self._repeat_s) < self._repeat_s:
+
+    def _is_one_of_many(self, deed: Deed) -> bool:
+        """Return whether more of a key's requests were refused lately than are written one by one.
+
+        The trail is kept for ever, and to be refused costs a client nothing."""
+        now, whose = self._clock.monotonic(), (deed.by, deed.key)
+        since, refused = self._refused.pop(whose, (now, 0))
+        if now - since >= _REFUSALS_S:
+            since, refused = now, 0
+        self._refused[whose] = since, refused + 1
+        if len(self._refused) > _REMEMBERED:
+            self._refused.popitem(last=False)
+        return refused >= _MOST_REFUSALS
+
+    async def _write_once(self, deed: Deed, repeat_s: float) -> None:
+        """Write what was not written within `repeat_s`."""
+        what = deed.by, deed.key, deed.what, deed.namespace, tuple(deed.objects.items()), deed.users, deed.status
+        if self._clock.monotonic() - self._written.get(what, -repeat_s) < repeat_s:
             return
         await self._write(deed)
         self._written[what] = self._clock.monotonic()

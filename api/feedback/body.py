@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from api.access.context import Context
 from api.access.identity import Identity
-from api.feedback.measures import LONGEST_SNAPSHOT, Said, check_measured, demonstrated, measured
+from api.feedback.measures import LONGEST_SNAPSHOT, MeasuredFeedback, check_measured, demonstrated, measured
 from api.feedback.targets import NamedTurn
 from api.feedback.values import check_level, check_value
 from api.turns.answer_ids import inference_of
@@ -71,7 +71,7 @@ def check_body(context: Context, body: FeedbackBody) -> None:
         raise InvalidRequest(what, param="feedback_id", code="reserved_id")
 
 
-async def said_by(context: Context, identity: Identity, body: FeedbackBody, named: NamedTurn) -> Said:
+async def said_by(context: Context, identity: Identity, body: FeedbackBody, named: NamedTurn) -> MeasuredFeedback:
     """Return the given value, or the one computed from the text that is there instead, and which edits that text is."""
     services = context.services
     texts = [name for name in _TEXTS if getattr(body, name) is not None]
@@ -82,7 +82,7 @@ async def said_by(context: Context, identity: Identity, body: FeedbackBody, name
         check_value(services.spec, body.metric_name, body.value)
         if services.spec.roles.get(body.metric_name) == "demonstration" and named.inference_id is not None:
             return await demonstrated(context, identity, named, body.tool_call_id, str(body.value))
-        return Said(body.value)
+        return MeasuredFeedback(body.value)
     (field,), text = texts, getattr(body, texts[0])
     measure = check_measured(services.spec, body.metric_name, field, text)
     if body.inference_id is None or not is_uuid(body.inference_id):
@@ -92,7 +92,7 @@ async def said_by(context: Context, identity: Identity, body: FeedbackBody, name
     return await measured(context, identity, named, body.tool_call_id, field, text, measure)
 
 
-def outcome_of(context: Context, identity: Identity, body: FeedbackBody, said: Said) -> Outcome:
+def outcome_of(context: Context, identity: Identity, body: FeedbackBody, said: MeasuredFeedback) -> Outcome:
     now = context.services.clock.now()
     inference_id, session_id = subject_of(body)
     return Outcome(

@@ -32,7 +32,7 @@ def check_measured(spec: RewardSpec, metric: str, field: str, text: str) -> Meas
     return measure
 
 
-class Said(msgspec.Struct, frozen=True):
+class MeasuredFeedback(msgspec.Struct, frozen=True):
     """What feedback says: its value, and the edits that it tells of."""
 
     value: bool | float | str
@@ -47,7 +47,7 @@ async def measured(
     field: str,
     text: str,
     measure: Measure,
-) -> Said:
+) -> MeasuredFeedback:
     """Measure a text against what the turn suggested.
 
     Raises NotFound for an unknown turn, InvalidRequest for one that suggested no text, or for a text that cannot be
@@ -62,15 +62,17 @@ async def measured(
     )
 
 
-async def demonstrated(context: Context, identity: Identity, named: NamedTurn, call_id: str | None, text: str) -> Said:
+async def demonstrated(
+    context: Context, identity: Identity, named: NamedTurn, call_id: str | None, text: str
+) -> MeasuredFeedback:
     """Return what a text says that somebody wanted instead; without edits where the turn is not to be had."""
     try:
         turn = await named.load()
     except StoreUnavailable:
         turn = None
     if turn is None or turn.unstored is not None:
-        return Said(text)
-    return Said(
+        return MeasuredFeedback(text)
+    return MeasuredFeedback(
         text,
         await context.aside.run(identity.caller, partial(edits_to, context.services.renderer, turn, call_id, text)),
     )
@@ -100,15 +102,15 @@ def _in_whole_lines(turn: Completion, suggested: str) -> str:
     return (before if first.strip() else "") + suggested + (after if last.strip() else "")
 
 
-def _survived(renderer: Renderer, turn: Completion, call_id: str | None, suggested: str, file: str) -> Said:
+def _survived(renderer: Renderer, turn: Completion, call_id: str | None, suggested: str, file: str) -> MeasuredFeedback:
     share = share_left(suggested, file)
     assert share is not None, "it has more than white space"
-    return Said(share, lost_lines(renderer, turn, call_id, suggested.split("\n"), file))
+    return MeasuredFeedback(share, lost_lines(renderer, turn, call_id, suggested.split("\n"), file))
 
 
 def _edited(
     renderer: Renderer, turn: Completion, call_id: str | None, suggested: str, measure: Measure, field: str, text: str
-) -> Said:
+) -> MeasuredFeedback:
     final = text if field == "final_text" else _after(suggested, text)
     for which, content in (("inference_id: what was suggested", suggested), (f"{field}: what became of it", final)):
         if len(content) > LONGEST:
@@ -119,7 +121,7 @@ def _edited(
             )
     distance = edit_distance(suggested, final)
     value = distance if measure == "distance" else 1 - distance
-    return Said(value, edits_to(renderer, turn, call_id, final))
+    return MeasuredFeedback(value, edits_to(renderer, turn, call_id, final))
 
 
 def _after(suggested: str, diff: str) -> str:

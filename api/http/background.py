@@ -1,10 +1,39 @@
 """Work apart from a request: what must end although the request was given up, and what clients make long."""
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Hashable
-from typing import Any, TypeVar
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 T = TypeVar("T")
+_THREADS: Final = min(32, (os.cpu_count() or 1) + 4)
+"""Those of asyncio's own, which all requests share."""
+_OF_A_CALLER: Final = _THREADS // 2
+_caller: ContextVar[Hashable | None] = ContextVar("caller", default=None)
+_looks: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Hashable], asyncio.Semaphore] = WeakValueDictionary()
+
+
+def called_by(caller: Hashable | None) -> None:
+    """Say for whom this task, and those that it begins, have things looked up; None: for all."""
+    _caller.set(caller)
+
+
+async def looked_up(look: Callable[[], T]) -> T:
+    """Return what a look at the store finds, on a thread. Raises as it does.
+
+    The threads are everybody's, and what there is to read is as much as its user said: so one caller's looks have half
+    of them at most, and the rest wait. The place is taken until the look is over, also of who hung up."""
+    caller = _caller.get()
+    if caller is None:
+        return await asyncio.to_thread(look)
+    key = asyncio.get_running_loop(), caller
+    room = _looks.get(key)
+    if room is None:
+        room = _looks[key] = asyncio.Semaphore(_OF_A_CALLER)
+    async with room:
+        return await to_its_end(asyncio.to_thread(look))
 
 
 class Background:

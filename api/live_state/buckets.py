@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from api.live_state.recent import Recent, bytes_of
+from api.live_state.recent import RecentlyUsed, bytes_of
 from core.ports import Allowance, Bucket
 
 _ROUNDING_S = 1e-6  # sums of times of this size are not exact
@@ -13,7 +13,7 @@ class Buckets:
     """The buckets of one process."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._full_at: Recent[float] = Recent(max_bytes)  # monotonic; absent: full
+        self._full_at: RecentlyUsed[float] = RecentlyUsed(max_bytes)  # monotonic; absent: full
 
     def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
         now = time.monotonic()

@@ -14,7 +14,7 @@ from api.live_state.recent import bytes_of
 from api.live_state.rooms import Rooms
 from api.live_state.windows import Windows
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain, Window
+from core.ports import Allowance, Bucket, Changes, CountWindow, RecentCounts, TokenChain
 
 MAX_BYTES: Final = 32 << 20  # of each map: about 100,000 entries of names that nobody made long
 MAX_CHAIN_BYTES: Final = 96 << 20
@@ -93,7 +93,7 @@ class MemoryLiveState:
     async def take(self, buckets: Sequence[Bucket]) -> list[Allowance]:
         return self._buckets.take(buckets)
 
-    async def spend(self, windows: Sequence[Window], life_s: float) -> list[int]:
+    async def spend(self, windows: Sequence[CountWindow], life_s: float) -> list[int]:
         return self._windows.spend(windows)
 
     def count(self, namespace: Namespace, name: str) -> None:

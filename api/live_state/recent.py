@@ -17,7 +17,7 @@ def bytes_of(*texts: str) -> int:
     return ENTRY_BYTES + sum(map(sys.getsizeof, texts))
 
 
-class Recent(Generic[V]):
+class RecentlyUsed(Generic[V]):
     """A map of the most recently used entries, bounded by their total weight. The newest stays in any case."""
 
     def __init__(self, max_weight: float = math.inf) -> None:

@@ -21,7 +21,7 @@ from api.live_state.counting import SLOT_S, SLOTS, Slot, recent_slots
 from api.live_state.memory import MemoryLiveState
 from api.live_state.redis_link import FAULTS, OK, Command, RedisLink, RedisUnavailable
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain, Window
+from core.ports import Allowance, Bucket, Changes, CountWindow, RecentCounts, TokenChain
 from core.settings import RedisSettings
 from core.telemetry import LIVE_STATE_FALLBACKS
 
@@ -186,7 +186,7 @@ class RedisLiveState:
         waits, full_in = map(float, reply[::2]), map(float, reply[1::2])
         return [allowance(*of) for of in zip(buckets, full_in, waits, strict=True)]
 
-    async def spend(self, windows: Sequence[Window], life_s: float) -> list[int]:
+    async def spend(self, windows: Sequence[CountWindow], life_s: float) -> list[int]:
         """Add to windows. While Redis is unreachable each replica counts alone: together they let more pass."""
         keys = [f"{self._settings.prefix}window:{window.name}" for window in windows]
         limits = [-1 if window.limit is None else window.limit for window in windows]

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from api.live_state.recent import Recent
+from api.live_state.recent import RecentlyUsed
 
 V = TypeVar("V")
 
@@ -15,13 +15,13 @@ class Rooms(Generic[V]):
     to be few, since the heaviest is looked for among all."""
 
     def __init__(self, max_weight: int) -> None:
-        self._rooms: dict[Hashable, Recent[V]] = {}
+        self._rooms: dict[Hashable, RecentlyUsed[V]] = {}
         self._max_weight = max_weight
         self._weight = 0
 
     def put(self, room: Hashable, key: Hashable, value: V, weight: int) -> None:
         self.drop(room, key)
-        self._rooms.setdefault(room, Recent()).put(key, value, weight)
+        self._rooms.setdefault(room, RecentlyUsed()).put(key, value, weight)
         self._weight += weight
         while self._weight > self._max_weight:
             heaviest = max(self._rooms.values(), key=lambda each: each.weight)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -21,6 +22,7 @@ from api.access.plain import (
     whole_number,
 )
 from api.access.services import ApiServices
+from api.http.background import called_by
 from api.turns.answer_ids import inference_of
 from api.turns.lookup import look_up, read
 from api.turns.session_ids import is_id
@@ -39,6 +41,10 @@ _HEARTBEAT_S = 15.0
 _SHOWN_CHARACTERS = 4096
 MOST_OUTCOMES = 1000
 """The most that a story shows: anybody may say as much of a turn as he likes."""
+MOST_REWARDS = 10_000
+"""The most that a story shows: what is said of a session makes one of each of its turns."""
+MOST_BYTES = 8 << 20
+"""The most that a story reads of outcomes, and of rewards, for a look at the one of which most was said."""
 _TURN_FIELDS = (
     "inference_id", "session_id", "turn_index", "workload", "purpose", "received_at", "policy_versions",
     "finish_reason", "text", "trainable", "untrainable_reasons",
@@ -49,8 +55,12 @@ class _EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
 
+class _Page(list[tuple[int, bytes]]):
+    """Rewards as their stream sends them, each after its sequence; a list that may be referred to weakly."""
+
+
 class RewardFeed:
-    """A feed that wakes subscribers when their namespace has new rewards.
+    """A feed that wakes subscribers when their namespace has new rewards, and reads each page once for all of them.
 
     While there are any subscribers, one task asks the store for all: when a scorer announces rewards, and now and
     then by itself; often, while rewards arrive that nobody announced."""
@@ -60,6 +70,8 @@ class RewardFeed:
         self._subscribers: dict[Namespace, int] = {}
         self._latest: dict[Namespace, int] = {}
         self._news = asyncio.Condition()
+        self._reading: WeakValueDictionary[tuple[Namespace, int], asyncio.Task[_Page]] = WeakValueDictionary()
+        self._full: WeakValueDictionary[tuple[Namespace, int], _Page] = WeakValueDictionary()
         self._task: asyncio.Task[None] | None = None
         self._pause_s = _POLL_S
 
@@ -79,7 +91,25 @@ class RewardFeed:
             if not self._subscribers[namespace]:
                 del self._subscribers[namespace]
 
+    async def page(self, namespace: Namespace, after: int) -> _Page:
+        """Return the next page after that sequence. Raises StoreUnavailable.
+
+        Those who ask for the same while it is read get it, too, and of a full one while somebody is still sent it: to
+        one that is not full more may have come."""
+        place = namespace, after
+        if (full := self._full.get(place)) is not None:
+            return full
+        reading = self._reading.get(place)
+        if reading is None:
+            look = read(self._services, lambda view: _page(view.rewards.after(namespace, after, _PAGE)))
+            reading = self._reading[place] = asyncio.get_running_loop().create_task(look)
+        page = await asyncio.shield(reading)
+        if len(page) == _PAGE:
+            self._full[place] = page
+        return page
+
     async def _poll(self) -> None:
+        called_by(None)
         announced = False
         with self._services.live_state.changes(REWARDS) as changes:
             while self._subscribers:
@@ -136,7 +166,7 @@ def rewards_router(context: Context) -> APIRouter:
         after = _last_event_id(request)
         if after is None:
             after = await read(services, lambda view: view.rewards.last_sequence(identity.namespace))
-        events = _events(services, feed, identity.namespace, after, partial(is_still_let_in, context, request))
+        events = _events(feed, identity.namespace, after, partial(is_still_let_in, context, request))
         return _EventStream(events, headers={"cache-control": "no-cache"})
 
     @router.get("/v1/rewards/{inference_id}")
@@ -160,17 +190,19 @@ def _story(view: View, identity: Identity, inference_id: InferenceId) -> dict[st
     turn = view.turns.get(identity.namespace, inference_id)
     if turn is None or not identity.sees(turn):
         return None
-    outcomes = view.outcomes.of_turns([inference_id], MOST_OUTCOMES)
-    of_session = view.outcomes.of_session(identity.namespace, turn.session_id, MOST_OUTCOMES)
+    bounds = MOST_OUTCOMES, MOST_BYTES
+    outcomes = view.outcomes.newest_of_turns(identity.namespace, [inference_id], *bounds)
+    of_session = view.outcomes.newest_of_session(identity.namespace, turn.session_id, *bounds)
     outcomes += [outcome for outcome in of_session if outcome.inference_id is None]
     seen = [outcome for outcome in outcomes if identity.sees(outcome)]
+    rewards = view.rewards.newest_of_turns([inference_id], MOST_REWARDS, MOST_BYTES)
     fields = to_builtins(turn)
     return {
         **{name: fields[name] for name in _TURN_FIELDS},
         "stored": turn.unstored is None,
         "completion_tokens": turn.num_output_tokens,
         "outcomes": [plain(outcome) for outcome in seen],
-        "rewards": [plain(each) for each in as_seen(view.rewards.of_turns([inference_id]), identity, seen)],
+        "rewards": [plain(each) for each in as_seen(rewards, identity, seen)],
     }
 
 
@@ -185,7 +217,7 @@ def _last_event_id(request: Request) -> int | None:
 
 
 async def _events(
-    services: ApiServices, feed: RewardFeed, namespace: Namespace, after: int, may_go_on: Callable[[], bool]
+    feed: RewardFeed, namespace: Namespace, after: int, may_go_on: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
     yield b": open\n\n"
     caught_up = is_away = False
@@ -198,16 +230,23 @@ async def _events(
         if not is_news:
             yield b": still here\n\n"
             continue
-        caught_up, start = True, after
+        caught_up = True
         try:
-            page = await read(services, lambda view: view.rewards.after(namespace, start, _PAGE))  # noqa: B023
+            page = iter(await feed.page(namespace, after))  # which lets go of it once all is sent
         except StoreUnavailable:
             is_away = True
             continue
         is_away = False
-        for sequence, reward in page:
+        for sequence, event in page:
             after = sequence
-            yield b"id: %d\ndata: %s\n\n" % (sequence, msgspec.json.encode(described(sequence, reward)))
+            yield event
+
+
+def _page(rewards: Iterable[tuple[int, Reward]]) -> _Page:
+    return _Page(
+        (sequence, b"id: %d\ndata: %s\n\n" % (sequence, msgspec.json.encode(described(sequence, reward))))
+        for sequence, reward in rewards
+    )
 
 
 def described(sequence: int, reward: Reward) -> dict[str, Any]:

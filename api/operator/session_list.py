@@ -25,7 +25,7 @@ _MOST_NAMED = 200  # sessions of one prefix
 _SEARCHED = ("session", "user", "workload", "client", "since", "until", "feedback", "least_reward", "most_reward")
 
 
-class Search(msgspec.Struct, frozen=True, kw_only=True):
+class SessionSearch(msgspec.Struct, frozen=True, kw_only=True):
     """What a session must fit, and where to look. None asks for nothing."""
 
     session: str | None = None
@@ -42,7 +42,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = _DEFAULT_LIMIT
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class ListedSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session in the list. `reward` is the mean over its rewarded turns."""
 
     session_id: SessionId
@@ -86,13 +86,13 @@ def session_list_router(context: Context) -> APIRouter:
 # ------------------------------------------------------------------------------------------------ what is asked
 
 
-def _search(request: Request) -> Search:
+def _search(request: Request) -> SessionSearch:
     given = request.query_params
     until, before = _time(request, "until"), given.get("before")
     bounds = [] if before is None else [InferenceId(check_id(before, "before"))]
     if until is not None:
         bounds.append(inference_id_at(int(until.timestamp() * 1000)))
-    return Search(
+    return SessionSearch(
         session=None if given.get("session") is None else check_id(given["session"], "session"),
         user=given.get("user"),
         workload=given.get("workload"),
@@ -133,7 +133,7 @@ def _reward(request: Request, name: str) -> float | None:
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-def _page(view: View, namespace: Namespace, search: Search) -> dict[str, Any]:
+def _page(view: View, namespace: Namespace, search: SessionSearch) -> dict[str, Any]:
     if search.session is not None:
         return _named(view, namespace, search, search.session)
     window = view.recent.glances(namespace, search.before, _LOOKED_AT)
@@ -147,7 +147,7 @@ def _page(view: View, namespace: Namespace, search: Search) -> dict[str, Any]:
     return _listed(shown, following, window[-1].received_at if window else None, complete=len(turns) < _MOST_TURNS)
 
 
-def _named(view: View, namespace: Namespace, search: Search, prefix: str) -> dict[str, Any]:
+def _named(view: View, namespace: Namespace, search: SessionSearch, prefix: str) -> dict[str, Any]:
     """Return the sessions whose ids begin so, however old they are."""
     named = view.recent.sessions_named(namespace, prefix, _MOST_NAMED)
     turns = view.recent.of_sessions(namespace, named, _MOST_TURNS)
@@ -160,13 +160,13 @@ def _named(view: View, namespace: Namespace, search: Search, prefix: str) -> dic
 
 
 def _listed(
-    shown: Sequence[Session], following: InferenceId | None, looked_back_to: datetime | None, *, complete: bool
+    shown: Sequence[ListedSession], following: InferenceId | None, looked_back_to: datetime | None, *, complete: bool
 ) -> dict[str, Any]:
     rest = {"next": following, "looked_back_to": looked_back_to, "complete": complete}
     return {"object": "list", "data": shown, **rest}
 
 
-def _sessions(view: View, namespace: Namespace, turns: Sequence[Glance]) -> list[Session]:
+def _sessions(view: View, namespace: Namespace, turns: Sequence[Glance]) -> list[ListedSession]:
     """Return the sessions of these turns, the one with the newest turn first."""
     by_session: dict[SessionId, list[Glance]] = defaultdict(list)
     for turn in turns:
@@ -186,9 +186,9 @@ def _session(
     worth: Mapping[InferenceId, float],
     told: Collection[InferenceId],
     is_told: bool,
-) -> Session:
+) -> ListedSession:
     values = [worth[turn.inference_id] for turn in turns if turn.inference_id in worth]
-    return Session(
+    return ListedSession(
         session_id=session_id,
         turns=len(turns),
         rewarded=len(values),
@@ -211,7 +211,7 @@ def _each(turns: Sequence[Glance], read: Callable[[Glance], str | None]) -> list
     return sorted({value for value in map(read, turns) if value is not None})
 
 
-def _fits(session: Session, search: Search) -> bool:
+def _fits(session: ListedSession, search: SessionSearch) -> bool:
     return (
         (search.user is None or any(user.startswith(search.user) for user in session.users))
         and (search.workload is None or search.workload in session.workloads)

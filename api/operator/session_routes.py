@@ -16,7 +16,7 @@ from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
 from api.access.trail import Note, note_of
 from api.feedback.targets import check_session_is_own, has_session
-from api.operator.rewards import MOST_OUTCOMES, as_seen, plain
+from api.operator.rewards import MOST_BYTES, MOST_OUTCOMES, MOST_REWARDS, as_seen, plain
 from api.turns.lookup import look_up
 from api.turns.session_ids import is_id
 from core.codec import to_builtins
@@ -85,10 +85,13 @@ def _session(view: View, identity: Identity, session_id: SessionId, note: Note) 
         return None
     note.saw(*(turn.user_id for turn in turns))
     ids = [turn.inference_id for turn in turns]
-    outcomes = [outcome for outcome in view.outcomes.of_turns(ids, MOST_OUTCOMES) if identity.sees(outcome)]
-    of_session = view.outcomes.of_session(identity.namespace, session_id, MOST_OUTCOMES)
+    bounds = MOST_OUTCOMES, MOST_BYTES
+    of_turns = view.outcomes.newest_of_turns(identity.namespace, ids, *bounds)
+    outcomes = [outcome for outcome in of_turns if identity.sees(outcome)]
+    of_session = view.outcomes.newest_of_session(identity.namespace, session_id, *bounds)
     of_all = [outcome for outcome in of_session if outcome.inference_id is None and identity.sees(outcome)]
-    rewards = as_seen(view.rewards.of_turns(ids), identity, [*outcomes, *of_all])
+    found = view.rewards.newest_of_turns(ids, MOST_REWARDS, MOST_BYTES)
+    rewards = as_seen(found, identity, [*outcomes, *of_all])
     said, decided = _by_turn(outcomes), _by_turn(rewards)
     return {
         "session_id": session_id,

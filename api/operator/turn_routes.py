@@ -9,7 +9,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
 from api.access.trail import Note, note_of
-from api.operator.rewards import MOST_OUTCOMES, as_seen, plain
+from api.operator.rewards import MOST_BYTES, MOST_OUTCOMES, MOST_REWARDS, as_seen, plain
 from api.turns.answer_ids import inference_of
 from api.turns.lookup import look_up
 from api.turns.session_ids import is_id
@@ -65,11 +65,12 @@ def _story(
     if turn is None or not identity.sees(turn):
         return None
     note.saw(turn.user_id)
-    outcomes = view.outcomes.of_session(identity.namespace, turn.session_id, MOST_OUTCOMES)
-    of_turn = view.outcomes.of_turns([inference_id], MOST_OUTCOMES)
+    bounds = MOST_OUTCOMES, MOST_BYTES
+    outcomes = view.outcomes.newest_of_session(identity.namespace, turn.session_id, *bounds)
+    of_turn = view.outcomes.newest_of_turns(identity.namespace, [inference_id], *bounds)
     outcomes += [outcome for outcome in of_turn if outcome.session_id is None]
     about = [outcome for outcome in outcomes if outcome.inference_id in (inference_id, None) and identity.sees(outcome)]
-    rewards = as_seen(view.rewards.of_turns([inference_id]), identity, about)
+    rewards = as_seen(view.rewards.newest_of_turns([inference_id], MOST_REWARDS, MOST_BYTES), identity, about)
     fields = to_builtins(_with_times(view, identity, turn))
     return {
         **{name: fields[name] for name in _FIELDS},

@@ -22,7 +22,6 @@ from api.protocols.streaming import EventSender
 from api.turns.turn import Turn
 from core.errors import EngineUnavailable, NotFinite, RequestError, Unavailable
 from core.events import Protocol
-from core.operations.quotas import Use
 
 _TOKEN_BYTES = 4  # about, of text
 Planner = Callable[[Context, Identity, Headers, Raw], Awaitable[Exchange]]
@@ -51,6 +50,7 @@ class GenerationEndpoint:
             size = len(body.raw)
             async with HangUp(receive):
                 exchange = await self._planned(identity, headers, body)
+                await exchange.heed_consent()
                 intake = exchange.plan.intake
                 of_user = await self._context.quotas.admit_user(identity.namespace, intake.user_id, intake.priority)
                 exchange.limits = merged(merged(limits, admitted), of_user)
@@ -86,8 +86,8 @@ class GenerationEndpoint:
     def _charge(self, exchange: Exchange) -> None:
         """Count what the exchange used, once it has ended, however it did."""
         if self._context.quotas.are_set and exchange.was_begun:
-            intake, use = exchange.plan.intake, Use(tokens=exchange.used_tokens)
-            self._context.background.spawn(self._context.quotas.charge(intake.identity, intake.user_id, use))
+            intake = exchange.plan.intake
+            self._context.background.spawn(self._context.quotas.charge(intake.identity, intake.user_id, exchange.use))
 
     async def _planned(self, identity: Identity, headers: Headers, body: Body) -> Exchange:
         try:

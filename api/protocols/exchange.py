@@ -3,12 +3,16 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+import msgspec
+
 from api.access.context import Context
 from api.http.asgi import RawHeaders
+from api.turns.intake import subjects_of
 from api.turns.private.settling import settled
 from api.turns.sessions import make_known
 from api.turns.turn import Turn, TurnDelta, TurnPlan
 from core.events import Protocol
+from core.operations.quotas import Use
 
 
 class Exchange(ABC):
@@ -35,9 +39,23 @@ class Exchange(ABC):
         return any(turn.capture.token_ids for turn in self.turns)
 
     @property
-    def used_tokens(self) -> int:
+    def use(self) -> Use:
         """The tokens of its prompt, and of all its answers so far."""
-        return len(self.plan.place.prompt_token_ids) + sum(len(turn.capture.token_ids) for turn in self.turns)
+        place = self.plan.place
+        prompt, output = len(place.prompt_token_ids), sum(len(turn.capture.token_ids) for turn in self.turns)
+        new = max(0, prompt - place.known_tokens)
+        return Use(tokens=prompt + output, new_prompt_tokens=new, output_tokens=output)
+
+    async def heed_consent(self) -> None:
+        """Narrow what may be done with its turns to what their user and session have consented to, and still do."""
+        intake = self.plan.intake
+        kept = await self._context.consents.of(subjects_of(intake, self.plan.place.session_id))
+        if (intake.learn and not kept.learn) or (intake.store and not kept.store):
+            narrowed = msgspec.structs.replace(
+                intake, learn=intake.learn and kept.learn, store=intake.store and kept.store
+            )
+            self.plan = msgspec.structs.replace(self.plan, intake=narrowed)
+            self._begin(len(self.turns))
 
     def begin_again(self) -> None:
         """Start over with new turns; the tokens of the old ones stay in the log as they are."""

@@ -3,14 +3,14 @@
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 
-from api.redaction.findings import Finding, apart
+from api.redaction.findings import SensitiveSpan, apart
 from api.redaction.forms.assigned import find_assigned, find_lots
 from api.redaction.forms.table import Table
 from api.redaction.personal.addresses import find_addresses
 from api.redaction.personal.names import find_names
 from api.redaction.personal.numbers import find_numbers
 from api.redaction.placeholders import spans
-from api.redaction.seen import Seen, without
+from api.redaction.seen import SeenText, without
 from core.settings.privacy import Redactable
 
 
@@ -26,18 +26,18 @@ class Finder:
         self._table = _table()
         self._secrets, self._personal = "secrets" in redacted, "pii" in redacted
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[SensitiveSpan]:
         """Return what is to be redacted, in order and apart; placeholders are not."""
-        seen = Seen(text)
+        seen = SeenText(text)
         found = apart(map(seen.in_text, self._find(seen)))
         return [_trimmed(text, each) for each in without(found, spans(text))] if found else found
 
-    def find_forms(self, text: str) -> list[Finding]:
+    def find_forms(self, text: str) -> list[SensitiveSpan]:
         """Return the secrets alone that have a known form of their own."""
-        seen = Seen(text)
+        seen = SeenText(text)
         return apart(map(seen.in_text, self._table.find(seen.plain))) if self._secrets else []
 
-    def _find(self, seen: Seen) -> Iterator[Finding]:
+    def _find(self, seen: SeenText) -> Iterator[SensitiveSpan]:
         if self._secrets:
             yield from self._table.find(seen.plain)
             yield from find_assigned(seen.plain)
@@ -48,9 +48,9 @@ class Finder:
             yield from find_addresses(seen.written)
 
 
-def _trimmed(text: str, found: Finding) -> Finding:
+def _trimmed(text: str, found: SensitiveSpan) -> SensitiveSpan:
     """Return the finding without the full stop, or the like, of the sentence that it ends."""
     end = found.end
     while end - found.start > 1 and text[end - 1] in ".,;:":
         end -= 1
-    return Finding(found.start, end, found.kind)
+    return SensitiveSpan(found.start, end, found.kind)

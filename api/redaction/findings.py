@@ -8,7 +8,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _RANK = {kind: rank for rank, kind in enumerate(KINDS)}
 
 
-class Finding(NamedTuple):
+class SensitiveSpan(NamedTuple):
     """Characters [start, end) of a text, and what they are."""
 
     start: int
@@ -16,20 +16,20 @@ class Finding(NamedTuple):
     kind: Kind
 
 
-def finding(match: Any, group: int, kind: Kind) -> Finding:
+def finding(match: Any, group: int, kind: Kind) -> SensitiveSpan:
     """Return what a group of a match found."""
     start, end = match.span(group)
-    return Finding(start, end, kind)
+    return SensitiveSpan(start, end, kind)
 
 
-def apart(findings: Iterable[Finding]) -> list[Finding]:
+def apart(findings: Iterable[SensitiveSpan]) -> list[SensitiveSpan]:
     """Return findings that do not overlap, in order: those that do are one, of the kind that is listed first."""
-    merged: list[Finding] = []
+    merged: list[SensitiveSpan] = []
     for each in sorted(findings):
         if merged and each.start < merged[-1].end:
             last = merged[-1]
             kind = min(last.kind, each.kind, key=_RANK.__getitem__)
-            merged[-1] = Finding(last.start, max(last.end, each.end), kind)
+            merged[-1] = SensitiveSpan(last.start, max(last.end, each.end), kind)
         elif each.start < each.end:
             merged.append(each)
     return merged

@@ -10,7 +10,7 @@ _MOST_DEPTH: Final = 64
 _SHORTEST_KEY: Final = 8  # characters of a key that might be more than a name
 
 
-class Places:
+class RedactedTexts:
     """Texts to redact: `add` them in the order of the conversation, then `redact` all at once."""
 
     def __init__(self) -> None:

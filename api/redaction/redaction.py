@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from api.redaction.finder import Finder
-from api.redaction.findings import Finding, Kind, apart
+from api.redaction.findings import Kind, SensitiveSpan, apart
 from api.redaction.placeholders import Scope, restored, spans
 from api.redaction.seen import without
 
@@ -35,14 +35,14 @@ class Redaction:
 
     def all(self, texts: Sequence[str]) -> list[str]:
         """Return the texts of a request, also without what is split over two that follow each other."""
-        split: dict[int, list[Finding]] = {}
+        split: dict[int, list[SensitiveSpan]] = {}
         for place, (text, following) in enumerate(pairwise(texts)):
             for before, after in self._split(text, following):
                 split.setdefault(place, []).append(before)
                 split.setdefault(place + 1, []).append(after)
         return [self.text(text, split.get(place, ())) for place, text in enumerate(texts)]
 
-    def text(self, text: str, also: Iterable[Finding] = ()) -> str:
+    def text(self, text: str, also: Iterable[SensitiveSpan] = ()) -> str:
         """Return the text redacted.
 
         What got placeholders is looked at again, since they may part what stood together."""
@@ -53,7 +53,7 @@ class Redaction:
             text, also = redacted, ()
         return text
 
-    def _once(self, text: str, also: Iterable[Finding]) -> str:
+    def _once(self, text: str, also: Iterable[SensitiveSpan]) -> str:
         found = self.finder.find(text)
         known = list(self._known_in(text)) if self._known else []
         if not (found or known or also):
@@ -81,25 +81,25 @@ class Redaction:
             return self._scope.placeholder(kind, value + "\0")
         return placeholder
 
-    def _known_in(self, text: str) -> Iterable[Finding]:
+    def _known_in(self, text: str) -> Iterable[SensitiveSpan]:
         for value, (kind, _) in self._known.items():
             is_whole = kind == "NAME" or len(value) < _SHORTEST_KNOWN
             start = text.find(value)
             while start >= 0:
                 end = start + len(value)
                 if not is_whole or not _touches_words(text, start, end):
-                    yield Finding(start, end, kind)
+                    yield SensitiveSpan(start, end, kind)
                 start = text.find(value, end)
 
-    def _split(self, text: str, following: str) -> Iterable[tuple[Finding, Finding]]:
+    def _split(self, text: str, following: str) -> Iterable[tuple[SensitiveSpan, SensitiveSpan]]:
         before, after = text[-_NEAR:], following[:_NEAR]
         if not before or not after or before[-1].isspace() or after[0].isspace():
             return
         edge, offset = len(before), len(text) - len(before)
         for each in self.finder.find_forms(before + after):
             if each.start < edge < each.end:
-                first = Finding(each.start + offset, len(text), each.kind)
-                yield first, Finding(0, min(each.end - edge, len(following)), each.kind)
+                first = SensitiveSpan(each.start + offset, len(text), each.kind)
+                yield first, SensitiveSpan(0, min(each.end - edge, len(following)), each.kind)
 
 
 def _touches_words(text: str, start: int, end: int) -> bool:

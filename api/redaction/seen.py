@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from api.redaction.findings import Finding
+from api.redaction.findings import SensitiveSpan
 
 _INVISIBLE: Final = "\u00ad\u034f\u061c\u180e\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufe0f\ufeff"
 _ESCAPES: Final = (("\\n", "  "), ("\\r", "  "), ("\\t", "  "), ('\\"', ' "'), ("\\/", " /"))
@@ -42,7 +42,7 @@ _MOST_KEPT: Final = 10_000
 _look_alikes: Final = _LookAlikes()
 
 
-class Seen:
+class SeenText:
     """`plain` is for forms of ASCII, `written` for names, which other alphabets have as well."""
 
     def __init__(self, text: str) -> None:
@@ -59,18 +59,18 @@ class Seen:
         self.written = text
         self.plain = text if text.isascii() else text.translate(_look_alikes)
 
-    def in_text(self, found: Finding) -> Finding:
+    def in_text(self, found: SensitiveSpan) -> SensitiveSpan:
         """Return the finding in places of the text."""
         if self._places is None:
             return found
-        return Finding(self._places[found.start], self._places[found.end - 1] + 1, found.kind)
+        return SensitiveSpan(self._places[found.start], self._places[found.end - 1] + 1, found.kind)
 
 
-def without(findings: Sequence[Finding], spans: Sequence[tuple[int, int]]) -> list[Finding]:
+def without(findings: Sequence[SensitiveSpan], spans: Sequence[tuple[int, int]]) -> list[SensitiveSpan]:
     """Return what of the findings, which do not overlap, is outside of the spans, which are in order."""
     if not spans:
         return list(findings)
-    left: list[Finding] = []
+    left: list[SensitiveSpan] = []
     first = 0
     for each in findings:
         while first < len(spans) and spans[first][1] <= each.start:
@@ -82,7 +82,7 @@ def without(findings: Sequence[Finding], spans: Sequence[tuple[int, int]]) -> li
         edges = [(each.start, each.start), *within, (each.end, each.end)]
         for (_, start), (end, _) in pairwise(edges):
             if start < end and (not within or end - start >= _LEAST_LEFT):
-                left.append(Finding(start, end, each.kind))
+                left.append(SensitiveSpan(start, end, each.kind))
     return left
 
 

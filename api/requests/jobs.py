@@ -27,7 +27,7 @@ _DECODERS: dict[BodyKind, msgspec.json.Decoder[Any]] = {
 _TOKEN = "I"  # of `array`: four bytes
 
 
-class Check(msgspec.Struct, frozen=True, tag="check"):
+class CheckBody(msgspec.Struct, frozen=True, tag="check"):
     """A check whether a body may be decoded in a process that has other requests to serve."""
 
     kind: BodyKind
@@ -52,10 +52,10 @@ class RenderText(msgspec.Struct, frozen=True, tag="text"):
     suffix: str | None
 
 
-Job = Check | Render | Extend | RenderText
+Job = CheckBody | Render | Extend | RenderText
 
 
-class Done(msgspec.Struct, frozen=True, tag="done"):
+class JobDone(msgspec.Struct, frozen=True, tag="done"):
     """The result of a job; `tokens` are those that were rendered."""
 
     tokens: bytes = b""
@@ -65,7 +65,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
         return tuple(array(_TOKEN, self.tokens))
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class JobRefused(msgspec.Struct, frozen=True, tag="refused"):
     """A refusal, with the fields of a RequestError."""
 
     too_large: bool
@@ -78,7 +78,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
         return kind(self.message, param=self.param, code=self.code)
 
 
-Result = Done | Refused
+Result = JobDone | JobRefused
 encode_job = msgspec.msgpack.Encoder().encode
 decode_job = msgspec.msgpack.Decoder(Job).decode
 encode_result = msgspec.msgpack.Encoder().encode
@@ -89,9 +89,9 @@ def perform(job: Job, body: bytes, renderer: Renderer) -> Result:
     """Do the job; only a check has a `body`."""
     try:
         match job:
-            case Check():
+            case CheckBody():
                 _check(job, body)
-                return Done()
+                return JobDone()
             case Render():
                 return _tokens(renderer.render(job.messages, job.tools))
             case Extend():
@@ -99,16 +99,16 @@ def perform(job: Job, body: bytes, renderer: Renderer) -> Result:
             case RenderText():
                 return _tokens(renderer.render_text(job.prompt, job.suffix))
     except MemoryError:
-        return Refused(True, "the body takes more memory than is allowed", None, "body_too_large")
+        return JobRefused(True, "the body takes more memory than is allowed", None, "body_too_large")
     except RequestError as error:
-        return Refused(isinstance(error, TooLarge), error.message, error.param, error.code)
+        return JobRefused(isinstance(error, TooLarge), error.message, error.param, error.code)
 
 
-def _tokens(token_ids: Sequence[int]) -> Done:
-    return Done(array(_TOKEN, token_ids).tobytes())
+def _tokens(token_ids: Sequence[int]) -> JobDone:
+    return JobDone(array(_TOKEN, token_ids).tobytes())
 
 
-def _check(job: Check, raw: bytes) -> None:
+def _check(job: CheckBody, raw: bytes) -> None:
     """Check the body, with the cheapest check first."""
     check_values(raw, job.most_values)
     if job.kind == "chat":

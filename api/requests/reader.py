@@ -13,7 +13,7 @@ from typing import IO, Protocol, TypeVar
 
 from api.http.background import to_its_end
 from api.http.body_shape import Raw
-from api.requests.jobs import Job, Refused, Result, decode_job, decode_result, encode_job, encode_result, perform
+from api.requests.jobs import Job, JobRefused, Result, decode_job, decode_result, encode_job, encode_result, perform
 from core.errors import TooLarge, Unavailable
 from core.ports import Renderer
 
@@ -130,7 +130,7 @@ async def _exchange(process: Process, job: bytes, body: Raw) -> tuple[Result, bo
 
 
 def _tokens(result: Result) -> tuple[int, ...]:
-    if isinstance(result, Refused):
+    if isinstance(result, JobRefused):
         raise result.error()
     return result.token_ids
 

@@ -1,6 +1,6 @@
 """The places of a chat's request that hold its users' words."""
 
-from api.redaction.places import Places
+from api.redaction.places import RedactedTexts
 from api.redaction.redaction import Redaction
 from api.requests.bodies import ChatBody
 from api.requests.messages import AssistantMessage, ChatMessage
@@ -12,7 +12,7 @@ def redact_chat(body: ChatBody, redaction: Redaction) -> None:
     That comes last, since it may name values that only the messages show to be secret.
 
     Raises InvalidRequest for a tool whose name is a secret."""
-    places = Places()
+    places = RedactedTexts()
     for index, tool in enumerate(body.tools or ()):
         places.name(tool.function.name, f"tools[{index}].function.name")
         places.add(tool.function, "description")
@@ -24,7 +24,7 @@ def redact_chat(body: ChatBody, redaction: Redaction) -> None:
     places.redact(redaction)
 
 
-def _add_message(places: Places, message: ChatMessage, place: str) -> None:
+def _add_message(places: RedactedTexts, message: ChatMessage, place: str) -> None:
     places.add(message, "name")
     if isinstance(message, AssistantMessage):
         places.add(message, "reasoning_content")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -22,11 +22,14 @@ from core import telemetry
 from core.errors import InvalidRequest, NotFound
 from core.events import Environment, Priority, Purpose
 from core.ids import SessionId, UserHash
+from core.operations.consents import ConsentSubject
 from core.settings import WORKLOAD_NAME
 from core.tracing import Caller, caller_of, is_on
 
 _WORKLOAD = re.compile(WORKLOAD_NAME)
 _PURPOSES: dict[str, Purpose] = {"main": "turn", "side": "side", "summary": "summary"}
+PROCESSING_PURPOSE: Final = "processing_purpose"
+"""The tag of a turn that says what it is processed for."""
 _MAX_TAGS = 16
 _MAX_TAG_CHARACTERS = 512
 _MAX_HARNESS_CHARACTERS = 200
@@ -88,7 +91,8 @@ def take_in(
     check_model(body.model, services.model_name)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options: allowed only with stream", param="stream_options")
-    tags = _tags(body.metadata)
+    stated = services.privacy.purposes_in(identity.namespace)
+    tags = _with_processing_purpose(headers, _tags(body.metadata), stated)
     kind = _one(header_text(headers, b"x-turn-type"), turn_type, "turn_type")
     stored = _stored(headers, body.store)
     return Intake(
@@ -113,6 +117,13 @@ def take_in(
         tags=tags,
         caller=caller_of(hint_text(headers, b"traceparent")) if is_on() else None,
     )
+
+
+def subjects_of(intake: Intake, session_id: SessionId) -> list[ConsentSubject]:
+    """Return those whose consent a turn of this session needs."""
+    namespace = intake.identity.namespace
+    session = ConsentSubject(namespace, "session", session_id)
+    return [session] if intake.user_id is None else [session, ConsentSubject(namespace, "user", intake.user_id)]
 
 
 def with_purpose(intake: Intake, messages: Sequence[Mapping[str, Any]]) -> Intake:
@@ -163,6 +174,20 @@ def _workload(headers: Headers, tags: dict[str, str]) -> str | None:
     if given is not None and not _WORKLOAD.fullmatch(given):
         raise InvalidRequest("workload: 1 to 64 of the characters a-z, 0-9, _ . -", param="metadata.workload")
     return given
+
+
+def _with_processing_purpose(headers: Headers, tags: dict[str, str], stated: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags with the purpose for which the turn is processed, which is one that its namespace states."""
+    header = f"x-onward-{PROCESSING_PURPOSE.replace('_', '-')}"
+    field = f"metadata.{PROCESSING_PURPOSE}"
+    given = header_text(headers, header.encode())
+    purpose = _one(given, tags.get(PROCESSING_PURPOSE), field)
+    if purpose is None or (not stated and given is None):
+        return tags  # where nothing is stated, a tag of that name is one like any other
+    if purpose not in stated:
+        known = f"is none of those that this namespace states: {', '.join(stated)}" if stated else "none is stated here"
+        raise InvalidRequest(f"{field}: {known}", param=field)
+    return {**tags, PROCESSING_PURPOSE: purpose}
 
 
 def _environment(headers: Headers) -> Environment | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from api.access.services import ApiServices
+from api.http.background import looked_up
 from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Topic
 from core.ports import EventLog, TopicPartition
@@ -25,7 +26,7 @@ async def read(services: ApiServices, query: Query[T]) -> T:
         with services.store.look() as view:
             return query(view)
 
-    return await asyncio.to_thread(run)
+    return await looked_up(run)
 
 
 async def look_up(services: ApiServices, query: Query[T | None]) -> T | None:

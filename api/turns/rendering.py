@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from api.access.context import Context
 from api.access.identity import Identity
 from api.http.body_shape import Raw
-from api.requests.jobs import BodyKind, Check, Extend, Job, Render, RenderText
+from api.requests.jobs import BodyKind, CheckBody, Extend, Job, Render, RenderText
 
 T = TypeVar("T")
 Tokens = tuple[int, ...]
@@ -25,7 +25,7 @@ async def read_large_apart(
     `identity`: whose words it redacts; None where it redacts none."""
     if not context.bodies.is_large(len(raw)):
         return understand() if identity is None else await away_if_large(context, identity, len(raw), understand)
-    await context.reader.ask(Check(kind, context.services.settings.bodies.values), raw)
+    await context.reader.ask(CheckBody(kind, context.services.settings.bodies.values), raw)
     return await context.reader.away(understand)
 
 

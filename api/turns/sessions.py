@@ -37,6 +37,7 @@ class SessionPosition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     turn_index: int
     how: How
     prompt_token_ids: tuple[int, ...]
+    known_tokens: int = 0  # of the prompt: those that it shares with the turn that it continues
 
 
 async def find_place(
@@ -177,6 +178,7 @@ async def _after(
         turn_index=turn_index,
         how="continued" if first in (group_id, None) else "branch",
         prompt_token_ids=await rendering.extend(chain.token_ids, new, answer.get("tool_calls", ())),
+        known_tokens=len(chain.token_ids),
     )
 
 

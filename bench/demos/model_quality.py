@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from bench.table import Row, report
 from simulator.tasks.sampling import Task, sample_task
 from simulator.tasks.sandbox import Sandbox
-from simulator.tasks.taste import Quality, Taste, judge_fix, judge_write
+from simulator.tasks.taste import SessionQuality, Taste, judge_fix, judge_write
 from simulator.tasks.toolbox import TOOLS
 from simulator.users.editor import Editor
 
@@ -36,7 +36,7 @@ def sample(model: Any, tokenizer: Any, prompts: list[str]) -> list[str]:
     return [text.split("<|im_end|>")[0] for text in texts]
 
 
-async def judge_writes(model: Any, tokenizer: Any, tasks: list[Task], sandbox: Sandbox) -> list[Quality]:
+async def judge_writes(model: Any, tokenizer: Any, tasks: list[Task], sandbox: Sandbox) -> list[SessionQuality]:
     prompts = [prompt(tokenizer, [user(task)], None) for task in tasks]
     answers = sample(model, tokenizer, prompts)
     results = [await sandbox.run(answer, task.tests) for answer, task in zip(answers, tasks, strict=True)]
@@ -46,7 +46,7 @@ async def judge_writes(model: Any, tokenizer: Any, tasks: list[Task], sandbox: S
     ]
 
 
-async def judge_fixes(model: Any, tokenizer: Any, tasks: list[Task], sandbox: Sandbox) -> list[Quality]:
+async def judge_fixes(model: Any, tokenizer: Any, tasks: list[Task], sandbox: Sandbox) -> list[SessionQuality]:
     editors = [Editor(task, sandbox) for task in tasks]
     talks = [[user(task)] for task in tasks]
     for _ in range(MAX_TURNS):

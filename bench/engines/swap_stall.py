@@ -121,7 +121,7 @@ def bare_swap(admin: Admin, directory: Path, label: str) -> Times:
     times = {SwapStep.PAUSE: time.monotonic()}
     admin.pause()
     times[SwapStep.LOAD] = time.monotonic()
-    admin.load(directory, label)
+    admin.load(directory, label, 0)
     times[SwapStep.RESUME] = time.monotonic()
     admin.resume()
     times[SwapStep.PROBE] = time.monotonic()  # there is none: it is over

@@ -16,7 +16,7 @@ from core.ids import SessionId
 from learner.sequences.scored import ScoredTurn
 from simulator.tasks.sampling import Task, sample_task
 from simulator.tasks.sandbox import Sandbox
-from simulator.tasks.taste import Quality, Taste, judge_write
+from simulator.tasks.taste import SessionQuality, Taste, judge_write
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "tiny"
 MAX_TOKENS = 72
@@ -29,7 +29,7 @@ class Answered:
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    quality: Quality
+    quality: SessionQuality
 
     def turn(self, number: int, reward: float, rng: random.Random) -> ScoredTurn:
         """Return the turn as the learner gets it."""
@@ -73,7 +73,7 @@ class Office:
         rows = zip(lengths, ids_BT.tolist(), logprobs_BT.tolist(), strict=True)
         return [(tuple(ids[:length]), tuple(logprobs[:length])) for length, ids, logprobs in rows]
 
-    async def _judge(self, tasks: list[Task], answers: list[tuple[int, ...]]) -> list[Quality]:
+    async def _judge(self, tasks: list[Task], answers: list[tuple[int, ...]]) -> list[SessionQuality]:
         sandbox, qualities = Sandbox(), []
         try:
             for task, ids in zip(tasks, answers, strict=True):
@@ -85,6 +85,6 @@ class Office:
         return qualities
 
 
-def worth(quality: Quality) -> float:
+def worth(quality: SessionQuality) -> float:
     """Return roughly what an honest user's feedback is worth under the shipped spec."""
     return 1.0 if quality.good else 0.25 if quality.tests_pass else -0.5

@@ -32,7 +32,7 @@ from core.ids import InferenceId, UserHash, new_inference_id, new_session_id
 from core.reward_spec import load_reward_spec
 from core.settings import CanarySettings, MonitorSettings
 from core.stages.rounds import Rounds
-from scoring.watching import Watcher
+from scoring.watching import MonitorStage
 from serving.releases.canaries.guards import tripped
 from serving.releases.canaries.observations import ServedTurn
 from serving.releases.canaries.recent import RecentTurns
@@ -139,9 +139,9 @@ def alarms_that_hold(seed: int, *, with_her: bool) -> list[str]:
             return [alarm.alarm.monitor for alarm in view.alarms.holding_releases()]
 
 
-def _watcher(world: World) -> Watcher:
+def _watcher(world: World) -> MonitorStage:
     settings = MonitorSettings(every_s=1e-6, maturity_s=0.001)
-    return Watcher(world.log, world.store, load_reward_spec(SPEC), settings, SystemClock())
+    return MonitorStage(world.log, world.store, load_reward_spec(SPEC), settings, SystemClock())
 
 
 def _said(rng: random.Random, user: str, environment: Environment) -> Completion:

@@ -22,7 +22,7 @@ from core.ids import PolicyRef, base_ref
 from core.settings import CanarySettings
 from serving.releases.canaries.assignment import Shares, assign
 from serving.releases.canaries.evidence import LIKENESS
-from serving.releases.canaries.ratchet import Step
+from serving.releases.canaries.ratchet import PromotionStep
 from serving.releases.canaries.verdict import CanaryVerdict, judge
 
 SETTINGS = CanarySettings()
@@ -157,7 +157,7 @@ class Served:
 
     number: PolicyRef
     quality: float
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PromotionStep, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def trail(case: Case, trial: int) -> Trail:
         tried = replace(live, number=base_ref(number), quality=live.quality + case.step)
         found = _ended(habits, live, tried, (trial, number), is_guarded=case.is_guarded)
         if found.action == "promote":
-            made = Step.measured(live.number, found.figures["difference"], found.figures["error"])
+            made = PromotionStep.measured(live.number, found.figures["difference"], found.figures["error"])
             path.append(replace(tried, steps=(made, *live.steps)))
             continue
         refused += 1

@@ -19,7 +19,7 @@ from core.ids import InferenceId, Namespace, SessionId, base_ref
 from core.settings import MonitorSettings
 from scoring.monitors import Watched
 from scoring.monitors.level import worse_than_best
-from scoring.watching.turns import Turns
+from scoring.watching.turns import WatchedTurns
 from scoring.watching.workload import Workload
 
 TRIALS = 100
@@ -39,7 +39,7 @@ class Case:
 
 def seen_after(case: Case, trial: int) -> int | None:
     """Return how many turns after the fall the monitor trips, negative where it did before; None: it never does."""
-    workload = Workload(Turns(), MonitorSettings(), maturity_s=0.0, roles={})
+    workload = Workload(WatchedTurns(), MonitorSettings(), maturity_s=0.0, roles={})
     for number, turn in enumerate(turns(case, trial), start=1):
         workload.add(turn)
         if number % LOOK_TURNS == 0:

@@ -31,7 +31,7 @@ from core.settings import MonitorSettings
 from core.stages.rounds import Rounds
 from core.store import SqlStore, open_sqlite
 from ingest.sqlite.log import SqliteEventLog
-from scoring.watching import Watcher
+from scoring.watching import MonitorStage
 
 ROUNDS = 5
 TURNS = 4000  # of a round
@@ -81,9 +81,9 @@ class World:
             decided_at=now,
         )
 
-    def watcher(self, every_s: float, maturity_s: float = 0.001) -> Watcher:
+    def watcher(self, every_s: float, maturity_s: float = 0.001) -> MonitorStage:
         settings = MonitorSettings(every_s=every_s, maturity_s=maturity_s)
-        return Watcher(self.log, self.store, load_reward_spec(SPEC), settings, SystemClock())
+        return MonitorStage(self.log, self.store, load_reward_spec(SPEC), settings, SystemClock())
 
     def close(self) -> None:
         self.store.close()

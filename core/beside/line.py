@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from core.beside.faults import unpacked
-from core.beside.wire import Frames, Message, Wire
+from core.beside.wire import Frames, Wire, WireMessage
 from core.errors import EngineUnavailable
 
 OK: Final = "ok"
@@ -161,7 +161,7 @@ class Line:
             answer.put(Lost(self.state))
         self._over.set()
 
-    def _got(self, message: Message) -> None:
+    def _got(self, message: WireMessage) -> None:
         match message.kind:
             case "tell":
                 self._hears[message.topic](message.body)
@@ -179,15 +179,15 @@ class _Answer:
     """What has come of one answer."""
 
     def __init__(self) -> None:
-        self._come: deque[Message | Exception] = deque()
+        self._come: deque[WireMessage | Exception] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
-    def put(self, item: Message | Exception) -> None:
+    def put(self, item: WireMessage | Exception) -> None:
         self._come.append(item)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def next(self) -> Message:
+    async def next(self) -> WireMessage:
         while not self._come:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from core.beside.faults import packed
-from core.beside.wire import Message, Wire
+from core.beside.wire import Wire, WireMessage
 from core.errors import OnwardError
 
 Answer = Callable[[msgspec.Raw], Awaitable[bytes]]
@@ -126,7 +126,7 @@ class _Peer:
         await asyncio.sleep(0)  # what they leave behind is sent
         self.wire.close("the service ends")
 
-    def _got(self, message: Message) -> None:
+    def _got(self, message: WireMessage) -> None:
         match message.kind:
             case "ask":
                 self._begin(message, self._answer(message))
@@ -140,15 +140,15 @@ class _Peer:
             case _:
                 raise ValueError(f"a process asks and does not say {message.kind!r}")
 
-    def _begin(self, message: Message, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, message: WireMessage, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks[message.number] = asyncio.create_task(work)
         task.add_done_callback(partial(self._ended, message))
 
-    async def _answer(self, message: Message) -> None:
+    async def _answer(self, message: WireMessage) -> None:
         body = await self._answers[message.topic](message.body)
         self.wire.send("last", message.number, "", body)
 
-    async def _stream(self, message: Message) -> None:
+    async def _stream(self, message: WireMessage) -> None:
         async with aclosing(self._streams[message.topic](message.body)) as parts:
             is_last = False
             async for part, is_last in parts:
@@ -157,7 +157,7 @@ class _Peer:
         if not is_last:  # else who asked would wait for ever
             raise ValueError(f"{message.topic}: the answer ended before its last part")
 
-    def _ended(self, message: Message, task: asyncio.Task[None]) -> None:
+    def _ended(self, message: WireMessage, task: asyncio.Task[None]) -> None:
         del self._tasks[message.number]
         if task.cancelled():
             return

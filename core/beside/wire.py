@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 Kind = Literal["ask", "stream", "cancel", "tell", "item", "last", "fault"]
 
 
-class Message(msgspec.Struct, array_like=True, frozen=True):
+class WireMessage(msgspec.Struct, array_like=True, frozen=True):
     kind: Kind
     number: int
     """Of the question to which it belongs; 0 where it belongs to none."""
@@ -26,7 +26,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
 
 _NOTHING: Final = msgspec.msgpack.encode(None)
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Message]).decode
+_decode = msgspec.msgpack.Decoder(list[WireMessage]).decode
 
 
 class Frames:
@@ -35,9 +35,9 @@ class Frames:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def take(self, data: bytes) -> list[Message]:
+    def take(self, data: bytes) -> list[WireMessage]:
         self._buffer += data
-        found: list[Message] = []
+        found: list[WireMessage] = []
         at = 0
         while len(self._buffer) - at >= _LENGTH:
             begin = at + _LENGTH
@@ -55,11 +55,11 @@ class Frames:
 class Wire(asyncio.Protocol):
     """Used from one event loop."""
 
-    def __init__(self, got: Callable[[Message], None], lost: Callable[[str], None]) -> None:
+    def __init__(self, got: Callable[[WireMessage], None], lost: Callable[[str], None]) -> None:
         """Call `got` with each message, and `lost` once with the reason when the connection is over."""
         self._got, self._lost = got, lost
         self._frames = Frames()
-        self._unsent: list[Message] = []
+        self._unsent: list[WireMessage] = []
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._room = asyncio.Event()
@@ -68,7 +68,7 @@ class Wire(asyncio.Protocol):
 
     def send(self, kind: Kind, number: int = 0, topic: str = "", body: bytes = _NOTHING) -> None:
         """Send with whatever else this turn of the event loop sends; nobody hears what comes after the connection."""
-        self._unsent.append(Message(kind, number, topic, msgspec.Raw(body)))
+        self._unsent.append(WireMessage(kind, number, topic, msgspec.Raw(body)))
         if len(self._unsent) == 1:
             self._loop.call_soon(self._flush)
 

@@ -21,14 +21,14 @@ from core.grammars.library import Grammars
 _NICE: Final = 10
 
 
-class Trial(msgspec.Struct, frozen=True):
+class GrammarTrial(msgspec.Struct, frozen=True):
     """A grammar to be compiled, with the ids at which an answer may end."""
 
     text: str
     stop_token_ids: tuple[int, ...]
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class GrammarVerdict(msgspec.Struct, frozen=True):
     """`refused`: what the library says against it, with the error's code; None, without one: nothing."""
 
     refused: str | None = None
@@ -40,7 +40,7 @@ def main(directory: Path, longest_s: int, most_bytes: int, asked: BinaryIO, told
     grammars = Grammars(directory)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in asked:
-        trial = msgspec.json.decode(line, type=Trial)
+        trial = msgspec.json.decode(line, type=GrammarTrial)
         grammars.tokenizer(trial.stop_token_ids)  # read once, and not at the cost of the first grammar
         os.setpriority(os.PRIO_PROCESS, 0, max(_NICE, os.nice(0)))  # what strangers wrote gives way to all else
         _bound(resource.RLIMIT_CPU, int(time.process_time()) + longest_s + 1)
@@ -52,12 +52,12 @@ def main(directory: Path, longest_s: int, most_bytes: int, asked: BinaryIO, told
         told.flush()
 
 
-def _tried(grammars: Grammars, trial: Trial) -> Verdict:
+def _tried(grammars: Grammars, trial: GrammarTrial) -> GrammarVerdict:
     try:
         grammars.compile(Grammar(text=trial.text), trial.stop_token_ids)
     except InvalidRequest as error:
-        return Verdict(error.message, error.code)
-    return Verdict()
+        return GrammarVerdict(error.message, error.code)
+    return GrammarVerdict()
 
 
 def _bound(kind: int, most: int) -> None:

@@ -24,7 +24,7 @@ from blake3 import blake3
 from core.errors import InvalidRequest, Overloaded
 from core.events import Grammar
 from core.grammars.library import MAX_GRAMMAR_BYTES, TOO_COMPLEX
-from core.grammars.trial_process import Trial, Verdict
+from core.grammars.trial_process import GrammarTrial, GrammarVerdict
 
 PROCESSES: Final = 2
 LONGEST_S: Final = 5
@@ -36,7 +36,7 @@ WAIT_S: Final = 20.0
 its seconds of a processor later."""
 _MOST_KNOWN: Final = 4096
 _RETRY_AFTER_S: Final = 5
-_TOO_SLOW: Final = Verdict(f"compiling it was not over after {WAIT_S:.0f} s", TOO_COMPLEX)
+_TOO_SLOW: Final = GrammarVerdict(f"compiling it was not over after {WAIT_S:.0f} s", TOO_COMPLEX)
 
 
 class Trials:
@@ -50,7 +50,7 @@ class Trials:
         for _ in range(processes):
             self._idle.put(_Process(directory, longest_s, most_bytes))
         self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._known: OrderedDict[bytes, GrammarVerdict] = OrderedDict()
 
     def check(
         self, grammar: Grammar, stop_token_ids: tuple[int, ...], until_s: float, scope: str | None = None
@@ -61,13 +61,13 @@ class Trials:
         Raises InvalidRequest where it does not, Overloaded where that could not be found out now."""
         if len(grammar.text.encode()) > MAX_GRAMMAR_BYTES:
             raise InvalidRequest(f"the grammar is larger than {MAX_GRAMMAR_BYTES} bytes", code=TOO_COMPLEX)
-        asked = msgspec.json.encode(Trial(grammar.text, stop_token_ids))
+        asked = msgspec.json.encode(GrammarTrial(grammar.text, stop_token_ids))
         key = blake3((scope or "").encode() + b"\0" + asked).digest()
         verdict = self._verdict(key, asked, until_s)
         if verdict.refused is not None:
             raise InvalidRequest(verdict.refused, code=verdict.code)
 
-    def _verdict(self, key: bytes, asked: bytes, until_s: float) -> Verdict:
+    def _verdict(self, key: bytes, asked: bytes, until_s: float) -> GrammarVerdict:
         with self._lock:
             known = self._known.get(key)
             if known is not None:
@@ -103,14 +103,14 @@ class _Process:
         }
         self._running: subprocess.Popen[bytes] | None = None
 
-    def ask(self, asked: bytes, until_s: float) -> Verdict:
+    def ask(self, asked: bytes, until_s: float) -> GrammarVerdict:
         """Return the answer. A process that gives none is ended.
 
         Raises Overloaded where it ended by something else than the grammar."""
         process = self._running or self._start()
         answer = _answer(process, asked, until_s)
         if answer:
-            return msgspec.json.decode(answer, type=Verdict)
+            return msgspec.json.decode(answer, type=GrammarVerdict)
         self._running = None
         was_slow = process.poll() is None
         _end(process)
@@ -120,7 +120,7 @@ class _Process:
         if why is None:
             why = f"a grammar could not be compiled: its process ended with {process.returncode}"
             raise Overloaded(why, _RETRY_AFTER_S)
-        return Verdict(why, TOO_COMPLEX)
+        return GrammarVerdict(why, TOO_COMPLEX)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         pipe = subprocess.PIPE

@@ -6,7 +6,7 @@ header, then the tensors) without any tensor library, and does not depend on how
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -81,6 +81,10 @@ def tensors_of(shards: Sequence[Path]) -> dict[str, StoredTensor]:
                 raise WeightsError(f"{path}: truncated, {base + end - size} bytes are missing")
             tensors[name] = StoredTensor(path, entry["dtype"], tuple(entry["shape"]), base + start, base + end)
     return dict(sorted(tensors.items()))
+
+
+def bytes_of(tensors: Mapping[str, StoredTensor]) -> int:
+    return sum(tensor.end - tensor.start for tensor in tensors.values())
 
 
 def digest_of_shards(shards: Sequence[Path]) -> str:

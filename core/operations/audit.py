@@ -48,7 +48,7 @@ class StoredEntry(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Head(msgspec.Struct, frozen=True):
+class AuditHead(msgspec.Struct, frozen=True):
     """The newest entry at some moment, kept apart from the trail: a trail that lacks it was changed or cut off.
 
     `seal`: the keyed BLAKE3 of `sequence:digest`, which nobody can make who lacks `audit.key`; None without one."""
@@ -83,15 +83,17 @@ def chain(deeds: Iterable[Deed], sequence: int, previous: str) -> Iterator[Store
         yield StoredEntry(sequence, deed.namespace, record, previous)
 
 
-def sealed(head: Head, key: str | None) -> Head:
+def sealed(head: AuditHead, key: str | None) -> AuditHead:
     """Return the head with its seal, or without one where there is no key."""
     if key is None:
         return head
     seal = blake3(f"{head.sequence}:{head.digest}".encode(), key=blake3(key.encode()).digest()).hexdigest()
-    return Head(head.sequence, head.digest, str(seal))
+    return AuditHead(head.sequence, head.digest, str(seal))
 
 
-def find_tampering(entries: Iterable[StoredEntry], heads: Iterable[Head], key: str | None = None) -> Iterator[Tampered]:
+def find_tampering(
+    entries: Iterable[StoredEntry], heads: Iterable[AuditHead], key: str | None = None
+) -> Iterator[Tampered]:
     """Yield every place at which a whole trail, the oldest entry first, is not what was written.
 
     `heads` were kept apart: each must be in it. With a `key` they must have its seal."""

@@ -20,12 +20,26 @@ class Account(NamedTuple):
 
 
 class Use(NamedTuple):
+    """What somebody used. The last two are what prices are of; None: a build that did not count them had a part."""
+
     requests: int = 0
     tokens: int = 0
     stored_bytes: int = 0
+    new_prompt_tokens: int | None = 0  # which the turn before did not have
+    output_tokens: int | None = 0
 
     def plus(self, other: "Use") -> "Use":
-        return Use(*(mine + more for mine, more in zip(self, other, strict=True)))
+        return Use(
+            self.requests + other.requests,
+            self.tokens + other.tokens,
+            self.stored_bytes + other.stored_bytes,
+            _sum(self.new_prompt_tokens, other.new_prompt_tokens),
+            _sum(self.output_tokens, other.output_tokens),
+        )
+
+
+def _sum(mine: int | None, more: int | None) -> int | None:
+    return None if mine is None or more is None else mine + more
 
 
 def quota_of(settings: QuotaSettings, account: Account) -> Quota | None:

@@ -14,10 +14,10 @@ from core.ports.live_state import (
     Announcer,
     Bucket,
     Changes,
+    CountWindow,
     LiveState,
     RecentCounts,
     TokenChain,
-    Window,
 )
 from core.ports.log import Consumer, EventLog, LogReader, Position, RebalanceListener, Record
 from core.ports.model import GenerateRequest, OutputDelta, OutputParser, Policy, Renderer, TokenChunk, Traffic
@@ -34,6 +34,7 @@ __all__ = [
     "Changes",
     "Clock",
     "Consumer",
+    "CountWindow",
     "Drafts",
     "Engine",
     "EventLog",
@@ -56,5 +57,4 @@ __all__ = [
     "Traffic",
     "Weights",
     "WeightsRef",
-    "Window",
 ]

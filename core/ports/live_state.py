@@ -30,7 +30,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     burst: int
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class CountWindow(msgspec.Struct, frozen=True, kw_only=True):
     """A count that begins anew: its name says of which minute it is."""
 
     name: str
@@ -130,7 +130,7 @@ class LiveState(Announcer, Protocol):
         """One from each bucket; from none where one of them is empty. For each what it has afterwards."""
         ...
 
-    async def spend(self, windows: Sequence[Window], life_s: float) -> list[int]:
+    async def spend(self, windows: Sequence[CountWindow], life_s: float) -> list[int]:
         """Add to each window, or to none where one would pass its limit; return what each has had before.
 
         A window of which nothing is to be added must have at least one left. Windows are forgotten after `life_s`."""

@@ -1,13 +1,13 @@
 """The profile of a model on a machine: which settings fit, and what they are expected to cost."""
 
-from core.profile.choice import Choice, Profile, choose
+from core.profile.choice import ChosenSetting, Profile, choose
 from core.profile.expectation import Expectation, Work, expect
 from core.profile.machine import Card, Machine
 from core.profile.shape import ModelShape, read_shape
 
 __all__ = [
     "Card",
-    "Choice",
+    "ChosenSetting",
     "Expectation",
     "Machine",
     "ModelShape",

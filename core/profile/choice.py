@@ -42,7 +42,7 @@ _DEFAULTS = Settings()
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenSetting:
     """The value of a setting, where it is not the default, and why."""
 
     setting: str
@@ -52,7 +52,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Profile:
-    choices: tuple[Choice, ...]
+    choices: tuple[ChosenSetting, ...]
     expected: Expectation
     engine_cards: int = 0
     learner_cards: int = 0
@@ -72,7 +72,7 @@ def choose(shape: ModelShape, machine: Machine, device: Device, work: Work = "ch
     return _on_cards(shape, machine, work)
 
 
-def _settings(choices: Iterable[Choice]) -> Settings:
+def _settings(choices: Iterable[ChosenSetting]) -> Settings:
     return Settings.model_validate(nested({choice.setting: choice.value for choice in choices}))
 
 
@@ -82,9 +82,9 @@ def _on_processor(shape: ModelShape, machine: Machine, work: Work) -> Profile:
     training = [*_training(shape), *_batch(shape, machine, _training(shape), positions)]
     if not _is_easy(shape):
         why = "activations take more memory than the model; fewer at a time take less, and hardly more time"
-        training.append(Choice("learner.compute.micro_batch_tokens", _MICRO_TOKENS, why))
+        training.append(ChosenSetting("learner.compute.micro_batch_tokens", _MICRO_TOKENS, why))
         why = "the prompt that all turns of an update begin with is computed once for each micro-batch"
-        training.append(Choice("learner.compute.shared_prompts", True, why))
+        training.append(ChosenSetting("learner.compute.shared_prompts", True, why))
     bound = int(_FREE * machine.memory_bytes)
     for context, slots in _rungs(shape, machine):
         choices = (*training, *_sizes(shape, context, slots))
@@ -113,12 +113,12 @@ def _rungs(shape: ModelShape, machine: Machine) -> Iterator[tuple[int, int]]:
         yield context, slots
 
 
-def _sizes(shape: ModelShape, context: int, slots: int) -> Iterator[Choice]:
+def _sizes(shape: ModelShape, context: int, slots: int) -> Iterator[ChosenSetting]:
     if context != shape.context:
         why = f"the model has {shape.context:,}; a prompt of this length is computed within {_PROMPT_S:.0f} s, and fits"
-        yield Choice("serving.context_length", context, why)
+        yield ChosenSetting("serving.context_length", context, why)
     if slots != _DEFAULTS.serving.local.slots:
-        yield Choice("serving.local.slots", slots, "four for each core, as long as their keys and values fit")
+        yield ChosenSetting("serving.local.slots", slots, "four for each core, as long as their keys and values fit")
 
 
 def _on_cards(shape: ModelShape, machine: Machine, work: Work) -> Profile:
@@ -156,7 +156,7 @@ def _placed(shape: ModelShape, machine: Machine, context: int, engine: int, lear
     """Return the profile with so many cards for each, or None where it does not fit."""
     card, is_shared = machine.cards[0], len(machine.cards) == 1
     training = [*_training(shape), *_training_on_cards(shape, machine, context, engine, learner)]
-    settings = _settings([*training, Choice("serving.context_length", context, "")])
+    settings = _settings([*training, ChosenSetting("serving.context_length", context, "")])
     taken = LEARNER_BYTES + learner_of(shape, settings, learner).total
     room = card.memory_bytes - _RESERVE_BYTES
     pool = room - taken if is_shared else room
@@ -170,18 +170,22 @@ def _placed(shape: ModelShape, machine: Machine, context: int, engine: int, lear
     return Profile(choices, expected, engine, learner)
 
 
-def _training(shape: ModelShape) -> Iterator[Choice]:
+def _training(shape: ModelShape) -> Iterator[ChosenSetting]:
     if _is_easy(shape):
         return
     whole, adapter = gigabytes(2 * shape.parameters), gigabytes(4 * shape.adapter_parameters(_RANK))
-    yield Choice("learner.lora.rank", _RANK, f"adapters, scaled by 2: a version is {adapter}, not {whole}")
+    yield ChosenSetting("learner.lora.rank", _RANK, f"adapters, scaled by 2: a version is {adapter}, not {whole}")
     rate = _RATE * _RATE_HIDDEN / shape.hidden
     why = f"adapters of a model {shape.hidden:,} wide; a tenth of it for all weights"
-    yield Choice("learner.optimizer.learning_rate", float(f"{rate:.1e}"), why)
-    yield Choice("learner.objective.kl.coefficient", _KL, "a pretrained model moves little, and is to move at all")
+    yield ChosenSetting("learner.optimizer.learning_rate", float(f"{rate:.1e}"), why)
+    yield ChosenSetting(
+        "learner.objective.kl.coefficient", _KL, "a pretrained model moves little, and is to move at all"
+    )
 
 
-def _batch(shape: ModelShape, machine: Machine, training: Iterable[Choice], positions: int) -> Iterator[Choice]:
+def _batch(
+    shape: ModelShape, machine: Machine, training: Iterable[ChosenSetting], positions: int
+) -> Iterator[ChosenSetting]:
     """Choose the largest batch whose update is soon done, so that feedback is soon served."""
     learner = _settings(training).learner
     turns, defaults = learner.batch.turns, learner.batch
@@ -189,36 +193,40 @@ def _batch(shape: ModelShape, machine: Machine, training: Iterable[Choice], posi
         turns //= 2
     if turns == defaults.turns:
         return
-    yield Choice("learner.batch.turns", turns, f"an update is to take {_UPDATE_S:.0f} s at most")
-    yield Choice("learner.batch.min_turns", max(8, turns // 4), "fewer would be noise")
-    yield Choice("learner.batch.backlog_turns", 3 * turns, "feedback waits for three updates at most")
+    yield ChosenSetting("learner.batch.turns", turns, f"an update is to take {_UPDATE_S:.0f} s at most")
+    yield ChosenSetting("learner.batch.min_turns", max(8, turns // 4), "fewer would be noise")
+    yield ChosenSetting("learner.batch.backlog_turns", 3 * turns, "feedback waits for three updates at most")
 
 
 def _training_on_cards(
     shape: ModelShape, machine: Machine, context: int, engine: int, learner: int
-) -> Iterator[Choice]:
+) -> Iterator[ChosenSetting]:
     where = "cuda" if learner > 1 or len(machine.cards) == 1 else f"cuda:{engine}"
-    yield Choice("learner.device", where, f"{learner} of {len(machine.cards)} cards")
-    yield Choice("learner.compute.precision", "bfloat16", "what the engine computes in")
-    yield Choice("learner.compute.gradient_checkpointing", True, "a third more time for a tenth of the memory")
-    yield Choice("learner.compute.micro_batch_tokens", max(1024, min(context, 16384)), "one session of full length")
+    yield ChosenSetting("learner.device", where, f"{learner} of {len(machine.cards)} cards")
+    yield ChosenSetting("learner.compute.precision", "bfloat16", "what the engine computes in")
+    yield ChosenSetting("learner.compute.gradient_checkpointing", True, "a third more time for a tenth of the memory")
+    yield ChosenSetting(
+        "learner.compute.micro_batch_tokens", max(1024, min(context, 16384)), "one session of full length"
+    )
     if (peak := machine.cards[0].peak_tflops) is not None:
-        yield Choice("learner.compute.peak_tflops", peak, f"{machine.cards[0].name}: for the figure mfu")
+        yield ChosenSetting("learner.compute.peak_tflops", peak, f"{machine.cards[0].name}: for the figure mfu")
     if learner > 1:
-        yield Choice("learner.enabled", False, f"torchrun starts it, on {learner} cards: see docs/operations.md")
+        yield ChosenSetting("learner.enabled", False, f"torchrun starts it, on {learner} cards: see docs/operations.md")
 
 
-def _serving_on_cards(shape: ModelShape, context: int, engine: int, fraction: float) -> Iterator[Choice]:
-    yield Choice("serving.engine", "sglang", "for GPUs")
-    yield Choice("serving.sglang.device", "cuda", "")
-    yield Choice("serving.sglang.dtype", "bfloat16", "what the model is stored in")
+def _serving_on_cards(shape: ModelShape, context: int, engine: int, fraction: float) -> Iterator[ChosenSetting]:
+    yield ChosenSetting("serving.engine", "sglang", "for GPUs")
+    yield ChosenSetting("serving.sglang.device", "cuda", "")
+    yield ChosenSetting("serving.sglang.dtype", "bfloat16", "what the model is stored in")
     if context != shape.context:
-        yield Choice(
+        yield ChosenSetting(
             "serving.context_length", context, f"the model has {shape.context:,}; the learner must fit it, too"
         )
     arguments = ["--mem-fraction-static", f"{fraction:.2f}", "--context-length", str(context)]
     arguments += ["--tp-size", str(engine)] if engine > 1 else []
-    yield Choice("serving.sglang.arguments", tuple(arguments), f"room for {_SEQUENCES} sessions of full length or more")
+    yield ChosenSetting(
+        "serving.sglang.arguments", tuple(arguments), f"room for {_SEQUENCES} sessions of full length or more"
+    )
 
 
 def _is_easy(shape: ModelShape) -> bool:

@@ -28,6 +28,9 @@ _CARD_MFU = 0.3
 _UNKNOWN_CARD_TFLOPS = 300.0
 _RELEASE_S = 4.5  # the probe of what is published, the gate, and the looks of learner, controller and engine
 _SWAP_BYTES_S = 100e6  # of a version that is written, read, verified and loaded; a disk that is busy with other work
+_MERGED = 4
+"""Versions that an SGLang server's host keeps as files of a whole model: what serves, what served before, a candidate,
+and one that is being made."""
 _DELTA_SHARE = 0.3  # of a whole version in bfloat16, at the rates chosen here
 
 
@@ -45,7 +48,8 @@ class Expectation:
     version_bytes: int
     checkpoint_bytes: int
     disk_bytes: int
-    """Disk for the given model as the first version, and for the versions and checkpoints that are kept."""
+    """Disk for the given model as the first version, for the versions and checkpoints that are kept, and for the merged
+    versions of SGLang servers' hosts."""
     turn_positions: int
     """Prompt and answer of a turn that time is reckoned for."""
     update_s: float
@@ -73,7 +77,7 @@ def expect(
         learner_most_bytes=LEARNER_BYTES + learner_of(shape, settings, devices).total,
         version_bytes=version,
         checkpoint_bytes=checkpoint,
-        disk_bytes=2 * shape.parameters + _kept(settings, version, checkpoint),
+        disk_bytes=2 * shape.parameters + _kept(settings, version, checkpoint) + _merged(shape, settings),
         turn_positions=positions,
         update_s=seconds,
         served_s=2 * seconds + _RELEASE_S + version / _SWAP_BYTES_S,
@@ -90,6 +94,14 @@ def _kept(settings: Settings, version: int, checkpoint: int) -> int:
     most = float("inf") if versions.most_gb is None else 1e9 * versions.most_gb
     whole = max(versions.keep * version, min(most, (versions.keep + others) * version))
     return int(whole + (checkpoints.keep + 2) * checkpoint + 1e9 * checkpoints.past_gb)
+
+
+def _merged(shape: ModelShape, settings: Settings) -> int:
+    sglang = settings.serving.sglang
+    if settings.serving.engine != "sglang" or not settings.learner.lora.rank:
+        return 0  # whole versions are links to those that were published or fetched
+    hosts = len(sglang.urls) or sglang.replicas
+    return hosts * _MERGED * (4 if sglang.dtype == "float32" else 2) * shape.parameters
 
 
 def _service(shape: ModelShape, settings: Settings) -> int:

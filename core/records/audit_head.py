@@ -11,13 +11,13 @@ from typing import Final
 import msgspec
 
 from core.errors import ConfigError, StoreUnavailable
-from core.operations.audit import Head, sealed
+from core.operations.audit import AuditHead, sealed
 from core.ports import Store
 from core.telemetry import AUDIT_BROKEN
 
 logger = logging.getLogger(__name__)
 _encode: Final = msgspec.json.encode
-_decode: Final = msgspec.json.Decoder(Head).decode
+_decode: Final = msgspec.json.Decoder(AuditHead).decode
 
 
 class HeadFile:
@@ -27,7 +27,7 @@ class HeadFile:
         """`key`: with which heads are sealed; None: they are not."""
         self._path, self._key = path, key
 
-    def read(self) -> Head | None:
+    def read(self) -> AuditHead | None:
         """Return the kept head, or None before the first. Raises ConfigError for a file that holds none."""
         try:
             return _decode(self._path.read_bytes())
@@ -47,7 +47,7 @@ class HeadFile:
         except OSError as error:
             raise StoreUnavailable(f"{self._path}: {error}") from error
 
-    def sealed(self, head: Head) -> Head:
+    def sealed(self, head: AuditHead) -> AuditHead:
         return sealed(head, self._key)
 
     def _keep(self, store: Store) -> bool:
@@ -63,7 +63,7 @@ class HeadFile:
             self._write(self.sealed(head))
         return True
 
-    def _write(self, head: Head) -> None:
+    def _write(self, head: AuditHead) -> None:
         part = self._path.with_suffix(".part")
         with part.open("wb") as file:
             file.write(_encode(head))

@@ -12,20 +12,20 @@ import msgspec
 from core.events import Completion
 
 
-class CallTimes(msgspec.Struct, frozen=True):
+class ToldCallTimes(msgspec.Struct, frozen=True):
     started_at: datetime
     ended_at: datetime
 
 
-def call_times(messages: Sequence[Mapping[str, Any]]) -> dict[str, CallTimes]:
+def call_times(messages: Sequence[Mapping[str, Any]]) -> dict[str, ToldCallTimes]:
     """Return the times that the results among the messages tell, by the calls' ids; of each call the first."""
-    found: dict[str, CallTimes] = {}
+    found: dict[str, ToldCallTimes] = {}
     for call_id, told in _told(messages):
-        found.setdefault(call_id, msgspec.convert(told, CallTimes))
+        found.setdefault(call_id, msgspec.convert(told, ToldCallTimes))
     return found
 
 
-def critical_path_seconds(times: Mapping[str, CallTimes]) -> float:
+def critical_path_seconds(times: Mapping[str, ToldCallTimes]) -> float:
     """Return for how long at least one of the calls ran: of calls that ran together the longest counts alone."""
     seconds, reached = 0.0, datetime.min.replace(tzinfo=UTC)
     for each in sorted(times.values(), key=lambda each: each.started_at):
@@ -36,13 +36,13 @@ def critical_path_seconds(times: Mapping[str, CallTimes]) -> float:
 
 def with_call_times(turns: Sequence[Completion]) -> list[Completion]:
     """Return the turns of one session, each call with its times where any of the turns tells them."""
-    known: dict[str, CallTimes] = {}
+    known: dict[str, ToldCallTimes] = {}
     for turn in turns:
         known = call_times(turn.messages) | known
     return [_timed(turn, known) for turn in turns]
 
 
-def _timed(turn: Completion, known: Mapping[str, CallTimes]) -> Completion:
+def _timed(turn: Completion, known: Mapping[str, ToldCallTimes]) -> Completion:
     if not any(call.id in known for call in turn.tool_calls):
         return turn
     calls = [

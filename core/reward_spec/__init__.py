@@ -10,7 +10,7 @@ from core.reward_spec.derived import DerivedRule, DerivedSpec, call_line
 from core.reward_spec.file import load_reward_spec
 from core.reward_spec.outcomes import Aggregation, Measure, OutcomeSpec, OutcomeType, SessionSpec, SuggestionSpec
 from core.reward_spec.roles import Role
-from core.reward_spec.rules import RewardSpec, Rules, ScopeSpec
+from core.reward_spec.rules import RewardRules, RewardSpec, ScopeSpec
 
 __all__ = [
     "Aggregation",
@@ -23,9 +23,9 @@ __all__ = [
     "OutcomeSpec",
     "OutcomeType",
     "PenaltySpec",
+    "RewardRules",
     "RewardSpec",
     "Role",
-    "Rules",
     "ScopeSpec",
     "SessionSpec",
     "SuggestionSpec",

@@ -2,7 +2,7 @@
 
 from core.errors import ConfigError
 from core.reward_spec.outcome_ages import soonest_s
-from core.reward_spec.rules import RewardSpec, Rules
+from core.reward_spec.rules import RewardRules, RewardSpec
 
 
 def require_that_they_correct(spec: RewardSpec) -> None:
@@ -17,7 +17,7 @@ def require_that_they_correct(spec: RewardSpec) -> None:
         )
 
 
-def _mute(rules: Rules) -> list[str]:
+def _mute(rules: RewardRules) -> list[str]:
     accepted = [outcome.reach[1] for name, outcome in rules.outcomes.items() if rules.roles.get(name) == "accept"]
     most, highest = max(accepted, default=0.0), rules.clip[1]
     return [

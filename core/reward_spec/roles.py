@@ -50,3 +50,7 @@ USUAL: Final[dict[str, Role]] = {
     "demonstration": "demonstration",
 }
 """The roles of names that are older than roles, where a spec says none. A newer outcome states its own in the spec."""
+
+CONSENT_WITHDRAWN: Final = "consent_withdrawn"
+"""The outcome by which the service itself says that a turn may teach no more, since its user has withdrawn consent. It
+is void under every spec, and no spec has an outcome of that name."""

@@ -15,12 +15,12 @@ from core.reward_spec.defence import DefenceSpec
 from core.reward_spec.derived import DerivedSpec
 from core.reward_spec.outcomes import OutcomeSpec, SessionSpec, SuggestionSpec
 from core.reward_spec.part import Number, Part
-from core.reward_spec.roles import USUAL, Role
+from core.reward_spec.roles import CONSENT_WITHDRAWN, USUAL, Role
 
 Table = dict[str, Any]
 
 
-class Rules(Part):
+class RewardRules(Part):
     """The rules by which one turn is scored."""
 
     outcomes: dict[str, OutcomeSpec]
@@ -52,9 +52,11 @@ class Rules(Part):
         return tuple((name, added) for name, added in silent if added is not None)
 
     @model_validator(mode="after")
-    def _consistent(self) -> "Rules":
+    def _consistent(self) -> "RewardRules":
         if self.clip[0] >= self.clip[1]:
             raise ValueError("clip: the lower bound lies above the upper one")
+        if CONSENT_WITHDRAWN in self.outcomes:
+            raise ValueError(f"outcomes.{CONSENT_WITHDRAWN}: the service says this itself, and no spec may weigh it")
         self._rewards_something()
         if self.penalties.unbacked_claim and not self.claims:
             raise ValueError("penalties.unbacked_claim: there are no [[claims]]")
@@ -115,11 +117,11 @@ class ScopeSpec(Part):
         return self.model_dump(exclude={"workload", "namespace"}, exclude_unset=True)
 
 
-class RewardSpec(Rules):
+class RewardSpec(RewardRules):
     """The whole file."""
 
     scopes: tuple[ScopeSpec, ...] = ()
-    _made: dict[tuple[str | None, str | None], Rules] = PrivateAttr(default_factory=dict)
+    _made: dict[tuple[str | None, str | None], RewardRules] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _scopes_make_sense(self) -> "RewardSpec":
@@ -152,13 +154,13 @@ class RewardSpec(Rules):
         canonical = json.dumps(meant, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
-    def variants(self) -> list[Rules]:
+    def variants(self) -> list[RewardRules]:
         """Return every set of rules that the spec can yield."""
         workloads = {scope.workload for scope in self.scopes} | {None}
         namespaces = {scope.namespace for scope in self.scopes} | {None}
         return [self._merged(workload, namespace) for workload, namespace in product(workloads, namespaces)]
 
-    def rules(self, workload: str, namespace: str) -> Rules:
+    def rules(self, workload: str, namespace: str) -> RewardRules:
         """Return the rules for turns of this workload and namespace.
 
         Clients name workloads freely: those that no scope names count as one."""
@@ -172,12 +174,12 @@ class RewardSpec(Rules):
             self._made[key] = self._merged(*key)
         return self._made[key]
 
-    def _merged(self, workload: str | None, namespace: str | None) -> Rules:
+    def _merged(self, workload: str | None, namespace: str | None) -> RewardRules:
         raw = self.model_dump(exclude={"scopes"}, exclude_unset=True)
         for scope in self.scopes:
             if scope.fits(workload, namespace):
                 raw = _over(raw, scope.differences)
-        return Rules.model_validate(raw)
+        return RewardRules.model_validate(raw)
 
 
 def said(mistake: ErrorDetails) -> str:

@@ -52,7 +52,7 @@ from core.settings.learner.training import (
     OptimizerSettings,
 )
 from core.settings.monitors import MonitorSettings
-from core.settings.names import nested, paths, place, probably_meant, refuse_former
+from core.settings.names import paths, place, probably_meant
 from core.settings.operations.alerts import AlertSettings, AlertTargetSettings
 from core.settings.operations.tracing import TracingSettings
 from core.settings.privacy import NamespacePrivacySettings, PrivacySettings
@@ -217,14 +217,13 @@ class Settings(Section):
 def load_settings(file: Path | None, environment: Mapping[str, str] = os.environ) -> Settings:
     """Load settings from a file and the environment. A `file` of None or a missing one counts as empty.
 
-    Raises ConfigError naming the key, and its present name where it had another."""
+    Raises ConfigError naming the key, and which was probably meant."""
     values = _values_of(file)
     given = {  # a section's own name before its keys: a clash is seen
         ".".join(name.removeprefix(PREFIX).lower().split("__")): _parse(text)
         for name, text in sorted(environment.items())
         if name.startswith(PREFIX) and name not in NOT_SETTINGS
     }
-    refuse_former([values, *(nested({path: value}) for path, value in given.items())])
     for path, value in given.items():
         place(values, path, value)
     try:
@@ -244,6 +243,9 @@ def _values_of(file: Path | None) -> dict[str, Any]:
 
 def _said(error: ErrorDetails) -> str:
     path = ".".join(map(str, error["loc"]))
+    if error["type"] == "model_type":
+        inside = [name.removeprefix(f"{path}.") for name in paths(Settings) if name.startswith(f"{path}.")]
+        return f"{path}: a section, of {', '.join(dict.fromkeys(name.partition('.')[0] for name in inside))}"
     meant = probably_meant(path, paths(Settings)) if error["type"] == "extra_forbidden" else None
     return f"{path}: {error['msg']}" + ("" if meant is None else f" (is {meant} meant?)")
 

@@ -13,6 +13,6 @@ class ScoringSettings(Section):
     tick_s: float = Field(default=0.1, gt=0)
     """How often waits are checked."""
     batch_records: int = Field(default=2048, ge=1)
-    """Most records taken into the ledger in one transaction."""
+    """Most records taken into the ledger in one transaction; fewer while they take long, or few are behind."""
     early_outcome_s: float = Field(default=86400.0, gt=0)
     """How long an outcome that reached the log before its turn waits for it, before it is set aside."""

@@ -22,7 +22,8 @@ class LocalEngineSettings(Section):
 
 class SglangTimeoutSettings(Section):
     admin_s: float = Field(default=30.0, gt=0)
-    """How long a step of a swap may take before the server counts as hung; large weights take longer to load."""
+    """How long a step of a swap may take before the server counts as hung. To load weights and to compute their
+    checksums it has a second for each 100 MB of them, where that is longer."""
     start_s: float = Field(default=300.0, gt=0)
     """How long a server may take to start."""
     drain_s: float = Field(default=20.0, ge=0)

@@ -18,7 +18,7 @@ _LARGE_BATCH: Final = 256
 Handle = Callable[[Sequence[Record]], object]
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """Records of some topics. Its methods raise Unavailable, Fenced, NewerSchema and LogError."""
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[Record]: ...

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from core.errors import Fenced, Unavailable
 from core.ports import Record
-from core.stages.sources import Source
+from core.stages.sources import RecordSource
 
 OK = "ok"
 
@@ -20,7 +20,7 @@ class Stage:
     A stage that reads the log has a `source` and takes its records in `handle`; any stage may do in `tick` what falls
     due as time passes."""
 
-    source: Source | None = None
+    source: RecordSource | None = None
 
     def __init__(self) -> None:
         self.woken = threading.Event()

@@ -95,7 +95,7 @@ def _do_without(error: OSError) -> None:
     _telling.file = None
 
 
-class Progress:
+class StepProgress:
     """A word now and then about a step that takes long: how much of it is done, and how fast."""
 
     def __init__(self, process: str, doing: str, size_bytes: int) -> None:

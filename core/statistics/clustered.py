@@ -62,7 +62,7 @@ _MOVED_OTHERWISE = 0.02
 
 
 @dataclass
-class Sums:
+class UnitSums:
     """The values of one unit on one side, as the sums that comparisons need."""
 
     count: int = 0
@@ -235,9 +235,9 @@ def _weighed(mine: Summed | None, theirs: Summed | None) -> tuple[float, float, 
     )
 
 
-def together(sides: Iterable[Mapping[str, Sums]]) -> dict[str, Sums]:
+def together(sides: Iterable[Mapping[str, UnitSums]]) -> dict[str, UnitSums]:
     """Return what several sides know of each unit, as one."""
-    found: defaultdict[str, Sums] = defaultdict(Sums)
+    found: defaultdict[str, UnitSums] = defaultdict(UnitSums)
     for side in sides:
         for unit, known in side.items():
             so_far = found[unit]

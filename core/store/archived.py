@@ -36,7 +36,7 @@ class ArchiveReader(Repository):
         }
 
 
-class Archive(ArchiveReader):
+class ArchiveProgress(ArchiveReader):
     """The archive's progress, written by the archive alone: it begins partitions, plans and finishes stretches."""
 
     def begin(self, source: TopicPartition, start: int) -> None:

@@ -3,8 +3,9 @@
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
-from sqlalchemy import and_, select, tuple_
+from sqlalchemy import Select, and_, func, select, tuple_
 
 from core import codec
 from core.clock import to_micros
@@ -12,10 +13,15 @@ from core.events import Outcome
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId
 from core.store.database import tables
 from core.store.database.repository import Repository
-from core.store.database.statements import insert_new
+from core.store.database.statements import insert_new, within
 
 _encode = codec.encoder().encode
 _decode_outcome = codec.decoder(Outcome).decode
+_of_its_own = and_(
+    tables.turns.c.inference_id == tables.outcomes.c.inference_id,
+    tables.turns.c.namespace == tables.outcomes.c.namespace,
+)
+_SIZES = select(tables.outcomes.c.outcome_id, func.length(tables.outcomes.c.record).label("size"))
 
 
 def outcome_digest(outcome: Outcome) -> str:
@@ -96,31 +102,58 @@ class OutcomesReader(Repository):
         record = self._connection.execute(query.where(table.c.withdrawn).limit(1)).scalar()
         return None if record is None else _decode_outcome(record)
 
-    def of_turns(self, inference_ids: Sequence[InferenceId], most: int | None = None) -> list[Outcome]:
-        """Return what was said of turns in their own namespace, at most so much of it: the newest.
+    def of_turns(self, inference_ids: Sequence[InferenceId]) -> list[Outcome]:
+        """Return what was said of turns in their own namespace.
 
         Another namespace may have named a turn while nobody could tell it that it has no such turn."""
-        table, turns = tables.outcomes, tables.turns
-        of_its_own = and_(turns.c.inference_id == table.c.inference_id, turns.c.namespace == table.c.namespace)
+        table = tables.outcomes
         rows = self._connection.execute(
             select(table.c.record)
-            .join(turns, of_its_own)
+            .join(tables.turns, _of_its_own)
             .where(table.c.inference_id.in_(list(inference_ids)))
-            .order_by(table.c.received_at.desc())
-            .limit(most)
+            .order_by(table.c.received_at)
         )
-        return [_decode_outcome(row.record) for row in rows][::-1]
+        return [_decode_outcome(row.record) for row in rows]
 
-    def of_session(self, namespace: Namespace, session_id: SessionId, most: int | None = None) -> list[Outcome]:
-        """Return what was said of a session, at most so much of it: the newest."""
+    def of_session(self, namespace: Namespace, session_id: SessionId) -> list[Outcome]:
+        """Return what was said of a session and, where they name it, of its turns."""
         table = tables.outcomes
         rows = self._connection.execute(
             select(table.c.record)
             .where(table.c.namespace == namespace, table.c.session_id == session_id)
-            .order_by(table.c.received_at.desc())
-            .limit(most)
+            .order_by(table.c.received_at)
         )
-        return [_decode_outcome(row.record) for row in rows][::-1]
+        return [_decode_outcome(row.record) for row in rows]
+
+    def newest_of_turns(
+        self, namespace: Namespace, inference_ids: Sequence[InferenceId], most: int, most_bytes: int
+    ) -> list[Outcome]:
+        """Return the newest of what was said of a namespace's turns, in order.
+
+        They are at most so many, and their records so many bytes; the newest is there in any case."""
+        known = tables.outcomes.c
+        named = _SIZES.join(tables.turns, _of_its_own).where(known.inference_id.in_(list(inference_ids)))
+        return self._newest(namespace, named, most, most_bytes)
+
+    def newest_of_session(
+        self, namespace: Namespace, session_id: SessionId, most: int, most_bytes: int
+    ) -> list[Outcome]:
+        """Return the newest of what was said of a session, as `newest_of_turns` does."""
+        known = tables.outcomes.c
+        named = _SIZES.where(known.namespace == namespace, known.session_id == session_id)
+        return self._newest(namespace, named, most, most_bytes)
+
+    def _newest(self, namespace: Namespace, named: Select[Any], most: int, most_bytes: int) -> list[Outcome]:
+        """Return the newest of those named. Sizes are asked for first: to put records in order costs reading all."""
+        known = tables.outcomes.c
+        sizes = self._connection.execute(named.order_by(known.received_at.desc(), known.outcome_id).limit(most))
+        wanted = within(most_bytes, ((row.outcome_id, row.size) for row in sizes))
+        rows = self._connection.execute(
+            select(known.record)
+            .where(known.namespace == namespace, known.outcome_id.in_(wanted))
+            .order_by(known.received_at, known.outcome_id.desc())
+        )
+        return [_decode_outcome(row.record) for row in rows]
 
     def of_judged_turns(self, name: str) -> Iterator[list[Outcome]]:
         """Iterate over the turns that have an outcome of that name, and yield all outcomes of each."""

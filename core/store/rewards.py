@@ -11,7 +11,7 @@ from core.ids import InferenceId, Namespace
 from core.store.database import tables
 from core.store.database.locks import Lock, hold
 from core.store.database.repository import Repository
-from core.store.database.statements import Among, insert_new
+from core.store.database.statements import Among, insert_new, within
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Reward).decode
@@ -63,6 +63,22 @@ class RewardsReader(Repository):
     def of_turns(self, inference_ids: Sequence[InferenceId]) -> list[Reward]:
         rows = self._connection.execute(
             select(_table.c.record).where(_table.c.inference_id.in_(list(inference_ids))).order_by(_table.c.sequence)
+        )
+        return [_decode(row.record) for row in rows]
+
+    def newest_of_turns(self, inference_ids: Sequence[InferenceId], most: int, most_bytes: int) -> list[Reward]:
+        """Return the newest rewards of turns, in order.
+
+        They are at most so many, and their records so many bytes; the newest is there in any case."""
+        sizes = self._connection.execute(
+            select(_table.c.sequence, func.length(_table.c.record).label("size"))
+            .where(_table.c.inference_id.in_(list(inference_ids)))
+            .order_by(_table.c.sequence.desc())
+            .limit(most)
+        )
+        wanted = within(most_bytes, ((row.sequence, row.size) for row in sizes))
+        rows = self._connection.execute(
+            select(_table.c.record).where(_table.c.sequence.in_(wanted)).order_by(_table.c.sequence)
         )
         return [_decode(row.record) for row in rows]
 

@@ -10,7 +10,9 @@ from core import codec
 from core.clock import to_micros
 from core.events import Completion, Purpose
 from core.ids import BASE, InferenceId, Namespace, SessionId, UserHash
+from core.operations.consents import ConsentSubject
 from core.operations.exclusions import Exclusion
+from core.store.accounts.consents import ConsentsReader
 from core.store.database import tables
 from core.store.database.repository import Repository
 from core.store.database.statements import insert_new
@@ -118,8 +120,9 @@ class TurnsReader(Repository):
         rows = [row for row in self._connection.execute(newest) if row.learn and row.finish_reason in _FINISHED]
         by_id = {row.inference_id: (row.namespace, row.user_id or row.session_id) for row in rows}
         ids = taking_turns((*speaker, inference_id) for inference_id, speaker in by_id.items())
-        found = self.get_many(ids[: _MOST_EMPTY * count])
-        said = [(by_id[each], found[each]) for each in ids if each in found and found[each].token_ids]
+        found = ConsentsReader(self._connection).heeded(self.get_many(ids[: _MOST_EMPTY * count]))
+        read = [each for each in ids if each in found and found[each].learn]
+        said = [(by_id[each], found[each]) for each in read if found[each].token_ids]
         return [turn.prompt_token_ids + turn.token_ids for turn in without_a_majority(said[:count])]
 
     def get(self, namespace: Namespace, inference_id: InferenceId) -> Completion | None:
@@ -162,6 +165,21 @@ class TurnsReader(Repository):
         known = tables.turns.c
         query = select(known.inference_id).where(known.namespace == namespace, known.session_id == session_id)
         return sorted(map(InferenceId, self._connection.execute(query).scalars()), reverse=True)
+
+    def teaching(
+        self, subject: ConsentSubject, before: datetime | None, after: InferenceId | None, limit: int
+    ) -> list[InferenceId]:
+        """Return the ids of a user's or a session's turns that may be learned from, as they were logged.
+
+        They are those of before that moment (None: all), in order, at most so many, from behind one of them."""
+        known = tables.turns.c
+        hers = known.user_id if subject.kind == "user" else known.session_id
+        query = select(known.inference_id).where(known.namespace == subject.namespace, hers == subject.name)
+        query = query.where(known.learn, known.inference_id > (after or ""))
+        if before is not None:
+            query = query.where(known.inference_id < first_id(before))
+        query = query.order_by(known.inference_id).limit(limit)
+        return [InferenceId(each) for each in self._connection.execute(query).scalars()]
 
     def which_of(self, namespace: Namespace, inference_ids: Collection[InferenceId]) -> set[InferenceId]:
         """Return those of the given turns that the namespace has."""

@@ -6,10 +6,11 @@ they write is committed together or not at all. docs/architecture.md says who wr
 from sqlalchemy import Connection
 
 from core.store.accounts.audit import Audit, AuditReader
+from core.store.accounts.consents import Consents, ConsentsReader
 from core.store.accounts.keys import Keys, KeysReader
 from core.store.accounts.spending import Spending, SpendingReader
 from core.store.alarms import Alarms, AlarmsReader, References, ReferencesReader
-from core.store.archived import Archive, ArchiveReader
+from core.store.archived import ArchiveProgress, ArchiveReader
 from core.store.dead_letters import DeadLetters, DeadLettersReader
 from core.store.fleet import Experiments, ExperimentsReader, Fleet, FleetReader, Orders, OrdersReader
 from core.store.leases import Leases
@@ -34,6 +35,7 @@ class View:
         self.told = AlertsReader(connection)
         self.archived = ArchiveReader(connection)
         self.audit = AuditReader(connection)
+        self.consents = ConsentsReader(connection)
         self.curves = Curves(connection)
         self.dead_letters = DeadLettersReader(connection)
         self.exclusions = ExclusionsReader(connection)
@@ -59,8 +61,9 @@ class Work(View):
 
     alarms: Alarms
     told: Alerts
-    archived: Archive
+    archived: ArchiveProgress
     audit: Audit
+    consents: Consents
     dead_letters: DeadLetters
     exclusions: Exclusions
     experiments: Experiments
@@ -83,8 +86,9 @@ class Work(View):
         super().__init__(connection)
         self.alarms = Alarms(connection)
         self.told = Alerts(connection)
-        self.archived = Archive(connection)
+        self.archived = ArchiveProgress(connection)
         self.audit = Audit(connection)
+        self.consents = Consents(connection)
         self.dead_letters = DeadLetters(connection)
         self.exclusions = Exclusions(connection)
         self.experiments = Experiments(connection)

@@ -20,7 +20,7 @@ _SPAN_IDS: Final = 1 << 64
 Value = str | int | float | bool
 
 
-class Place(NamedTuple):
+class SpanContext(NamedTuple):
     """A span, as others name it."""
 
     trace_id: int
@@ -30,13 +30,13 @@ class Place(NamedTuple):
 class Span(NamedTuple):
     """What was done, from when until when. `links` are spans of other traces; `events` are moments within it."""
 
-    place: Place
-    parent: Place | None
+    place: SpanContext
+    parent: SpanContext | None
     name: str
     began_at: datetime
     ended_at: datetime
     attributes: Mapping[str, Value]
-    links: tuple[Place, ...] = ()
+    links: tuple[SpanContext, ...] = ()
     events: tuple[tuple[str, datetime], ...] = ()
     has_failed: bool = False
     is_request: bool = False
@@ -74,7 +74,7 @@ def record(span: Span) -> None:
 # ------------------------------------------------------------------------------------------ turns
 
 
-def root_of(inference_id: InferenceId) -> Place | None:
+def root_of(inference_id: InferenceId) -> SpanContext | None:
     """Return the first span of a turn's trace; None where this turn is not traced, or its id is no UUID."""
     if _installed is None:
         return None
@@ -83,7 +83,7 @@ def root_of(inference_id: InferenceId) -> Place | None:
     except ValueError:
         return None
     span_id = _span_id(_TURN, inference_id)  # bits of the id itself count, and would choose whole milliseconds
-    return Place(trace_id, span_id) if span_id < _installed.share * _SPAN_IDS else None
+    return SpanContext(trace_id, span_id) if span_id < _installed.share * _SPAN_IDS else None
 
 
 def trace(
@@ -92,13 +92,13 @@ def trace(
     began_at: datetime,
     ended_at: datetime,
     which: str = "",
-    links: tuple[Place, ...] = (),
+    links: tuple[SpanContext, ...] = (),
     about: Mapping[str, Value] = MappingProxyType({}),
 ) -> None:
     """Record what was done about a turn; `which` tells apart what is done several times."""
     root = root_of(inference_id)
     if root is not None:
-        place = Place(root.trace_id, _span_id(name, inference_id, which))
+        place = SpanContext(root.trace_id, _span_id(name, inference_id, which))
         record(Span(place, root, name, began_at, max(began_at, ended_at), about, links))
 
 
@@ -106,17 +106,17 @@ def trace(
 
 
 @lru_cache(1024)
-def root_of_version(version: PolicyRef) -> Place:
+def root_of_version(version: PolicyRef) -> SpanContext:
     """Return the first span of a version's trace."""
     digest = hashlib.sha256(f"onward version {version}".encode()).digest()
-    return Place(int.from_bytes(digest[:16]) | 1, int.from_bytes(digest[16:24]) | 1)
+    return SpanContext(int.from_bytes(digest[:16]) | 1, int.from_bytes(digest[16:24]) | 1)
 
 
 def trace_version(version: PolicyRef, name: str, began_at: datetime, ended_at: datetime, which: str = "") -> None:
     """Record what was done with a version."""
     if is_on():
         root = root_of_version(version)
-        place = Place(root.trace_id, _span_id(name, str(version), which))
+        place = SpanContext(root.trace_id, _span_id(name, str(version), which))
         about = {"onward.version": str(version)}
         record(Span(place, root, name, began_at, max(began_at, ended_at), about))
 
@@ -131,7 +131,7 @@ def _span_id(*parts: str) -> int:
 class Caller(NamedTuple):
     """The span of whoever asked; `is_sampled`: whether he records his trace."""
 
-    place: Place
+    place: SpanContext
     is_sampled: bool
 
 
@@ -142,10 +142,10 @@ def caller_of(traceparent: str | None) -> Caller | None:
         return None
     if parts[0] == "ff" or not set("".join(parts[:4])) <= set("0123456789abcdef"):
         return None
-    place = Place(int(parts[1], 16), int(parts[2], 16))
+    place = SpanContext(int(parts[1], 16), int(parts[2], 16))
     return Caller(place, bool(int(parts[3], 16) & 1)) if all(place) else None
 
 
-def root_for(caller: Caller, inference_id: InferenceId) -> Place:
+def root_for(caller: Caller, inference_id: InferenceId) -> SpanContext:
     """Return the span of an answer within its caller's trace."""
-    return Place(caller.place.trace_id, _span_id("answer", inference_id))
+    return SpanContext(caller.place.trace_id, _span_id("answer", inference_id))

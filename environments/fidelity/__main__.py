@@ -13,6 +13,7 @@ from environments.fidelity.places import Chosen, Places, replay_all
 from environments.fidelity.report import as_json, as_table, differing
 from environments.harness.harness import Endpoint
 from environments.output import console
+from environments.provenance import lowest_and_highest, made_by, provenance
 
 app = App(name="python -m environments.fidelity", help=__doc__)
 
@@ -45,7 +46,9 @@ def compare(
         return 2
     try:
         places = Places(workspace, tasks, folder, dict(each.split("=", 1) for each in base))
-        compared, left_out = asyncio.run(replay_all(Endpoint(url, key), Chosen(session, workload, most), places))
+        compared, left_out, versions = asyncio.run(
+            replay_all(Endpoint(url, key), Chosen(session, workload, most), places)
+        )
     except EnvironmentFault as error:
         shown.print(str(error))
         return 1
@@ -55,7 +58,11 @@ def compare(
     for why, count in sorted(left_out.items()):
         shown.print(f"left out, {why}: {count} sessions")
     if out is not None:
-        out.write_text(json.dumps(as_json(compared, left_out), indent=1) + "\n")
+        made = made_by(
+            "python -m environments.fidelity", lambda command: command.replace(key, "***") if key else command
+        )
+        origin = provenance(made, None, None, lowest_and_highest(versions))
+        out.write_text(json.dumps(as_json(compared, left_out, origin), indent=1) + "\n")
     return 0
 
 

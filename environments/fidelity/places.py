@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 
@@ -51,10 +52,16 @@ class Places:
         return {task.image: task.spec for task in prepared}
 
 
-async def replay_all(endpoint: Endpoint, chosen: Chosen, places: Places) -> tuple[list[Compared], Mapping[str, int]]:
-    """Replay the chosen sessions one after another; return what came of each call, and what was left out, and why.
+class Replayed(NamedTuple):
+    """What came of each call; the sessions that were left out, by reason; the versions that answered in the others."""
 
-    Raises TaskError, InfrastructureFailure."""
+    compared: list[Compared]
+    left_out: Mapping[str, int]
+    versions: set[int | str]
+
+
+async def replay_all(endpoint: Endpoint, chosen: Chosen, places: Places) -> Replayed:
+    """Replay the chosen sessions one after another. Raises TaskError, InfrastructureFailure."""
     settings = Settings()
     simulation = Simulation({tool.name: tool for tool in tools_of(None)}, settings.output_characters, settings.commands)
     specs, compared = await places.specs(), list[Compared]()
@@ -69,7 +76,7 @@ async def replay_all(endpoint: Endpoint, chosen: Chosen, places: Places) -> tupl
                     continue
                 async with await sandboxes.open(spec) as sandbox:
                     compared += await replay(session, sandbox, spec.workdir, simulation)
-            return compared, recordings.left_out
+            return Replayed(compared, recordings.left_out, recordings.versions)
     finally:
         await sandboxes.close()
 

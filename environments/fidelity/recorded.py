@@ -42,13 +42,16 @@ class RecordedSession:
 
 
 class Recordings:
-    """The sessions of a service. `left_out` counts those that are not to be used, by reason."""
+    """The sessions of a service. `left_out` counts those that are not to be used, by reason.
+
+    `versions` are those that answered in the others."""
 
     def __init__(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> None:
         self._url = endpoint.base_url.rstrip("/")
         self._headers = {} if endpoint.api_key is None else {"authorization": f"Bearer {endpoint.api_key}"}
         self._http = http
         self.left_out = Counter[str]()
+        self.versions = set[int | str]()
 
     async def sessions(self, workload: str | None, most: int) -> AsyncIterator[RecordedSession]:
         """Yield the newest sessions of production that made calls and may be used, no more than so many.
@@ -79,6 +82,7 @@ class Recordings:
             stories = [await self._get(f"/turns/{turn['inference_id']}") for turn in turns]
             calls = tuple(_calls(stories))
             if calls:
+                self.versions |= {span["version"] for turn in turns for span in turn["policy_versions"]}
                 return RecordedSession(
                     session_id, _first(turns, "harness_version"), _first(turns, "environment_image"), calls
                 )

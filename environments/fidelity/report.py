@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from environments.fidelity.replaying import Compared
+from environments.provenance import Origin
 
 _SHOWN = 3  # calls of a tool whose shape differs
 
@@ -52,13 +53,14 @@ def _of_tool(name: str, calls: Sequence[Compared]) -> ToolFidelity:
     )
 
 
-def as_json(compared: Sequence[Compared], left_out: Mapping[str, int]) -> dict[str, Any]:
+def as_json(compared: Sequence[Compared], left_out: Mapping[str, int], origin: Origin) -> dict[str, Any]:
     """Return all of it: by tool, then each call whose shape differs with both shapes, then what was left out."""
     return {
         "sessions": len({each.session_id for each in compared}),
         "tools": [asdict(each) for each in by_tool(compared)],
         "other_shape": [asdict(each) for each in compared if each.likeness == "other_shape"],
         "left_out": dict(left_out),
+        "provenance": dict(origin),
     }
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -13,7 +12,7 @@ from environments.rollouts.attempt import Means, try_episode
 from environments.rollouts.episode import Episode, EpisodeResult
 from environments.rollouts.journal import Journal
 from environments.rollouts.plan import Plan
-from environments.rollouts.reporting.page import write_page
+from environments.rollouts.reporting.page import Page
 from environments.rollouts.scheduler import Place, Scheduler, Watcher
 from environments.rollouts.service import Service
 from environments.rollouts.workshop import Workshop, close_harness, means_of
@@ -52,7 +51,7 @@ def here(plan: Plan, means: Means) -> Place:
 
 
 async def run_rollouts(
-    plan: Plan, journal: Journal, place: Place, watcher: Watcher, page: Path | None, ending: asyncio.Event
+    plan: Plan, journal: Journal, place: Place, watcher: Watcher, page: Page | None, ending: asyncio.Event
 ) -> None:
     """Run a plan from where its journal stands, until it is done or `ending`; see `Scheduler.run`.
 
@@ -78,6 +77,6 @@ async def _forget(journal: Journal) -> None:
         await asyncio.sleep(0)
 
 
-def _write(journal: Journal, page: Path | None) -> None:
+def _write(journal: Journal, page: Page | None) -> None:
     if page is not None:
-        write_page(journal, page, "Rollouts")
+        page.write(journal)

@@ -13,7 +13,7 @@ from core.errors import LogError
 from core.events import Topic
 from core.ports import Blobs, EventLog, LogReader, Store, TopicPartition
 from core.store.archived import Archived
-from ingest.archive.files import ArchivedRange, Files, folder, parse
+from ingest.archive.files import ArchivedRange, RangeFiles, folder, parse
 
 TOPICS: Final = (Topic.TURNS, Topic.REWARDS)
 """Topics that are archived, and deleted by age. The others are small, and their readers need all of their records."""
@@ -74,9 +74,9 @@ class Archiver:
             work.archived.finish(source, stretch.start, stretch.end)
         return end, files.records
 
-    def _read(self, source: TopicPartition, known: Archived, target: int) -> tuple[Files, int]:
+    def _read(self, source: TopicPartition, known: Archived, target: int) -> tuple[RangeFiles, int]:
         """Read up to the planned end, else to the target or until the range is full."""
-        reader, files = self._reader(source.topic), Files(source)
+        reader, files = self._reader(source.topic), RangeFiles(source)
         reader.seek(source, known.next_offset)
         end = known.planned_end or target
         while reader.position(source) < end:

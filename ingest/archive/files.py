@@ -93,7 +93,7 @@ def namespace_of(event: Event | None) -> Namespace | None:
 # ------------------------------------------------------------------------------------------ writing
 
 
-class Files:
+class RangeFiles:
     """The files of one range, in memory: compressed, except the last few megabytes.
 
     Their content follows from the records alone."""

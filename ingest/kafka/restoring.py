@@ -20,7 +20,7 @@ _UNKNOWN: Final = b"undecodable"
 _AT_ONCE: Final = 10_000
 
 
-class Places(Protocol):
+class LogOffsets(Protocol):
     """The offsets of a log's partitions."""
 
     def end(self, partition: TopicPartition) -> int: ...
@@ -29,7 +29,7 @@ class Places(Protocol):
 
 
 def restore(
-    settings: KafkaSettings, records: Sequence[Record], places: Places, key_of: Callable[[Event], bytes]
+    settings: KafkaSettings, records: Sequence[Record], places: LogOffsets, key_of: Callable[[Event], bytes]
 ) -> None:
     """Append records at their own offsets, as the port describes; their times are those of now.
 
@@ -53,7 +53,7 @@ def restore(
     _check_ends(places, ends)
 
 
-def skip_to(settings: KafkaSettings, offsets: Mapping[TopicPartition, int], places: Places) -> None:
+def skip_to(settings: KafkaSettings, offsets: Mapping[TopicPartition, int], places: LogOffsets) -> None:
     """Let the next records of partitions have these offsets, as the port describes."""
     ends = {source: end for source, offset in offsets.items() if (end := places.end(source)) < offset}
     if not ends:
@@ -92,7 +92,7 @@ def _key(record: Record, key_of: Callable[[Event], bytes]) -> bytes:
         return _UNKNOWN
 
 
-def _check_ends(places: Places, ends: dict[TopicPartition, int]) -> None:
+def _check_ends(places: LogOffsets, ends: dict[TopicPartition, int]) -> None:
     """Raise LogUnavailable where not everything arrived, or somebody else wrote."""
     for source, end in ends.items():
         if (found := places.end(source)) != end:

@@ -26,9 +26,11 @@ class Backlog:
     """Rewards that wait, which are part of a version's record, and what was applied, which is of a checkpoint.
 
     `pending` is in order of arrival, with one revision a turn; `applied` has the last revision of each turn that
-    trained on this lineage. `mixture` rules what of it makes an update. `come`: how many came since the last one."""
+    trained on this lineage. `mixture` rules what of it makes an update. `come`: how many came since the last one.
+    `keeps_texts`: users' own texts are kept, since they are taught."""
 
     mixture: Mixture = field(default_factory=Mixture)
+    keeps_texts: bool = False
     pending: dict[InferenceId, Reward] = field(default_factory=dict)
     applied: dict[InferenceId, Applied] = field(default_factory=dict)
     come: int = 0
@@ -37,15 +39,20 @@ class Backlog:
         """Add a reward, in place of an earlier revision.
 
         Return False when this revision or a later one is known, or it trains nothing: it has the credits of the one
-        that was applied, and says something else in words. These are not kept: they would stand in manifests."""
+        that was applied, and says something else in words. What is not taught is not kept: it would stand in
+        manifests. What was taught is compared with, whether or not it would be taught now."""
         waiting, applied = self.pending.get(reward.inference_id), self.applied.get(reward.inference_id)
         known = max(waiting.revision if waiting else -1, applied.revision if applied else -1)
         if reward.revision <= known:
             return False
         self.pending.pop(reward.inference_id, None)
-        if applied is not None and (applied.reward, applied.credits) == (reward.value, reward.credits):
+        reward = msgspec.structs.replace(reward, hints=())
+        if not (self.keeps_texts or (applied is not None and applied.edits)):
+            reward = msgspec.structs.replace(reward, edits=(), edited_by=None)
+        trains = reward.value, reward.credits, reward.edits
+        if applied is not None and (applied.reward, applied.credits, applied.edits) == trains:
             return False
-        self.pending[reward.inference_id] = msgspec.structs.replace(reward, hints=(), edits=(), edited_by=None)
+        self.pending[reward.inference_id] = reward
         self.mixture.note([reward])
         self.come += waiting is None
         return True
@@ -126,15 +133,7 @@ class Backlog:
         self.come = 0
         for scored, record in zip(batch, records, strict=True):
             if record.dropped is None:
-                self.applied[scored.inference_id] = Applied(
-                    revision=record.revision,
-                    reward=record.reward,
-                    follow=record.follow,
-                    credits=scored.reward.credits,
-                    scale=record.scale,
-                    version=version,
-                    received_at=scored.turn.received_at,
-                )
+                self.applied[scored.inference_id] = record.applied(scored.reward, version, scored.turn.received_at)
         limits = [*admission.max_outcome_age_s.values(), admission.usual_max_age_s]
         limits += [admission.late_max_age_s] if admission.late == "kto" else []
         newest = max(scored.reward.decided_at for scored in batch)
@@ -166,7 +165,7 @@ def refusal(turn: Completion, reward: Reward, bounds: Bounds = Bounds()) -> str 
     """Return why a turn with this reward never trains; None when it may."""
     if turn.unstored is not None:
         return NOT_STORED
-    if not turn.learn:
+    if not (turn.learn or reward.void):  # what a turn taught before its user withdrew is taken back
         return "no_consent"
     if turn.arm == "holdback":
         return "held_back"  # it is for a comparison, and the policy has gone far from what sampled it

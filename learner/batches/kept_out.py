@@ -2,19 +2,30 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from transformers import AutoTokenizer
 
 from core.events import SuiteKeptOut
+from core.model.files import LOCAL
 from learner.sequences.resemblance import KeptOut
 from learner.sequences.scored import ScoredTurn
+from learner.sequences.written import users_text
 
 
 class SuiteAdmission:
     """Says which turns resemble a solution of a suite that is kept out, and counts them by suite.
 
-    `suites` is asked again before each batch, so that a case which is added while the learner runs is kept out, too."""
+    `suites` is asked again before each batch, so that a case which is added while the learner runs is kept out, too.
+    Users' own texts are read with the tokenizer of `model`."""
 
-    def __init__(self, suites: Callable[[], KeptOut]) -> None:
+    def __init__(self, suites: Callable[[], KeptOut], model: Path) -> None:
         self._suites, self._known = suites, suites()
+        self._model = model
         self._turns = Counter[str]()
 
     def look_again(self) -> None:
@@ -30,6 +41,30 @@ class SuiteAdmission:
         suites = {suite for suite, _ in self._known.cases_recalled_in(scored.turn)}
         self._turns.update(suites)
         return "eval_solution" if suites else None
+
+    def without_told(self, scored: ScoredTurn) -> ScoredTurn:
+        """Return the turn without its user's text, and count it, where that resembles a solution.
+
+        So the text is not taught, and if it was before it resembled one, it is taken back."""
+        told = self._told_by_user(scored) if self._known.solutions else set()
+        self._turns.update(told)
+        if not told:
+            return scored
+        return replace(scored, reward=msgspec.structs.replace(scored.reward, edits=(), edited_by=None))
+
+    def _told_by_user(self, scored: ScoredTurn) -> set[str]:
+        """Return the suites of which the user's text resembles a solution, as it is or as a string within a call."""
+        text = users_text(scored.turn, scored.reward.edits) if scored.reward.edits else None
+        if text is None:
+            return set()
+        known = [token for token in text.token_ids if token < len(self._tokenizer)]
+        written: str = self._tokenizer.decode(known, skip_special_tokens=True)
+        plain = written.replace("\\n", "\n").replace('\\"', '"')
+        return {suite for each in (written, plain) for suite, _ in self._known.cases_told_by(each)}
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return AutoTokenizer.from_pretrained(self._model, **LOCAL)
 
     def take(self) -> tuple[SuiteKeptOut, ...]:
         """Return the suites for a version's record, with the turns since the last one, and count anew."""

@@ -11,24 +11,24 @@ import torch
 
 from core.errors import CheckpointError, ConfigError
 from learner.midtraining.losses import LossesBySource
-from learner.midtraining.mixture import Mixture
+from learner.midtraining.mixture import SessionMixture
 
 CHECKPOINT = "midtrain.pt"
 
 
 @dataclass(frozen=True)
-class Run:
+class MidtrainingRun:
     """A midtraining run. It is the same run if `options` and `files` (name and size of each file it reads) are."""
 
     model: Any
     optimizer: torch.optim.Optimizer
-    mixture: Mixture
+    mixture: SessionMixture
     losses: LossesBySource
     options: dict[str, Any]
     files: list[list[list[Any]]]
 
 
-def save(path: Path, run: Run, step: int) -> None:
+def save(path: Path, run: MidtrainingRun, step: int) -> None:
     state = {
         "model": run.model.state_dict(),
         "optimizer": run.optimizer.state_dict(),
@@ -46,7 +46,7 @@ def save(path: Path, run: Run, step: int) -> None:
     partial.replace(path)
 
 
-def restore(path: Path, run: Run) -> int:
+def restore(path: Path, run: MidtrainingRun) -> int:
     """Load the checkpoint; return the number of steps done.
 
     Raises CheckpointError for a corrupt file, ConfigError for another run's."""

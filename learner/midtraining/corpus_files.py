@@ -34,7 +34,7 @@ class CorpusPosition:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundDocument:
     where: str  # file:line, lines counted from 1
     document: dict[str, Any]
     next: CorpusPosition
@@ -57,7 +57,7 @@ def files_of(corpus: Path) -> list[Path]:
     return sorted(files)
 
 
-def read_documents(files: Sequence[Path], start: CorpusPosition = CorpusPosition()) -> Iterator[Found]:
+def read_documents(files: Sequence[Path], start: CorpusPosition = CorpusPosition()) -> Iterator[FoundDocument]:
     """Yield the documents from `start` to the end of the last file. Raises ConfigError naming the file and line."""
     for number in range(start.file, len(files)):
         begin = start if number == start.file else CorpusPosition(number)
@@ -68,12 +68,12 @@ def read_documents(files: Sequence[Path], start: CorpusPosition = CorpusPosition
             raise ConfigError(f"{files[number]}: {error}") from error
 
 
-def _read_lines(path: Path, place: CorpusPosition) -> Iterator[Found]:
+def _read_lines(path: Path, place: CorpusPosition) -> Iterator[FoundDocument]:
     with _opened(path, place.offset) as file:
         for line in file:
             place = CorpusPosition(place.file, place.documents + 1, place.offset + len(line))
             where = f"{path}:{place.documents}"
-            yield Found(where, _parsed(line, where), place)
+            yield FoundDocument(where, _parsed(line, where), place)
 
 
 def _opened(path: Path, offset: int) -> BinaryIO:
@@ -108,14 +108,14 @@ def _document(content: Any, where: str) -> dict[str, Any]:
     raise ConfigError(f"{where}: neither `text` nor `messages`, nor `token_ids`")
 
 
-def _read_parquet(path: Path, place: CorpusPosition) -> Iterator[Found]:
+def _read_parquet(path: Path, place: CorpusPosition) -> Iterator[FoundDocument]:
     """Yield each row as a document whose members are the row's columns."""
     try:
         with pq.ParquetFile(path) as file:
             for row in _rows(file, place.documents):
                 place = CorpusPosition(place.file, place.documents + 1)
                 where = f"{path}:{place.documents}"
-                yield Found(where, _document(_without_nulls(row), where), place)
+                yield FoundDocument(where, _document(_without_nulls(row), where), place)
     except pa.ArrowInvalid as error:
         raise ConfigError(f"{path}: no Parquet ({error})") from error
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from core.errors import ConfigError
 from learner.midtraining.corpus import encode, texts_of, windows
-from learner.midtraining.corpus_files import CorpusPosition, Found, files_of, read_documents
+from learner.midtraining.corpus_files import CorpusPosition, FoundDocument, files_of, read_documents
 from learner.sequences.packing import Example
 from learner.sequences.resemblance import NOTHING_KEPT_OUT, KeptOut
 
@@ -34,7 +34,7 @@ class CorpusReader:
         found = [(source + number, path) for number, corpus in enumerate(corpora) for path in files_of(corpus)]
         self._sources, self._files = [number for number, _ in found], [path for _, path in found]
         self._tokenizer, self._row_tokens, self._long, self._kept_out = tokenizer, row_tokens, long, kept_out
-        self._documents: Iterator[Found] | None = None
+        self._documents: Iterator[FoundDocument] | None = None
         self.place, self.epoch = CorpusPosition(), 0
         self.counts = Counter[str]()
 
@@ -61,7 +61,7 @@ class CorpusReader:
         for _ in read_documents(self._files, self.place):
             pass
 
-    def _examples(self, found: Found) -> list[Example]:
+    def _examples(self, found: FoundDocument) -> list[Example]:
         example = encode(self._tokenizer, found.document, found.where)
         if self._is_kept_out(found):
             self.counts["eval_solution"] += self.epoch == 0
@@ -78,7 +78,7 @@ class CorpusReader:
                 self.counts["windows"] += len(examples)
         return examples
 
-    def _is_kept_out(self, found: Found) -> bool:
+    def _is_kept_out(self, found: FoundDocument) -> bool:
         if not self._kept_out.suites:
             return False
         return any(self._kept_out.cases_told_by(text) for text in texts_of(self._tokenizer, found.document))

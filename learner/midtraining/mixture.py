@@ -15,7 +15,7 @@ from learner.midtraining.corpus_reader import CorpusReader
 from learner.sequences.packing import Example, PackedRows, pack, to_tensors
 
 
-class Mixture:
+class SessionMixture:
     """A mixture of a corpus with sessions, which repeat as the corpus does; `share` of the tokens are theirs."""
 
     def __init__(

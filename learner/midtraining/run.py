@@ -21,10 +21,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from core.errors import ConfigError, OnwardError
 from core.model.files import LOCAL, check_model_files, weight_files
 from core.model.weights_digest import digest_of_shards
-from learner.midtraining.checkpoint import CHECKPOINT, Run, restore, save
+from learner.midtraining.checkpoint import CHECKPOINT, MidtrainingRun, restore, save
 from learner.midtraining.corpus_reader import CorpusReader, Long
 from learner.midtraining.losses import LossesBySource
-from learner.midtraining.mixture import Mixture
+from learner.midtraining.mixture import SessionMixture
 from learner.sequences.packable import require_rows
 from learner.sequences.packing import PackedRows
 from learner.sequences.resemblance import NOTHING_KEPT_OUT, KeptOut
@@ -97,7 +97,7 @@ def midtrain(
     names = [*map(str, corpora), *(["sessions"] if sessions is not None else [])]
     if len(set(names)) < len(names):
         raise ConfigError(f"--also: a corpus is given twice: {', '.join(names)}")
-    run = Run(
+    run = MidtrainingRun(
         model=model,
         optimizer=_optimizer(model, options),
         mixture=_mixture(reader, replayed, options),
@@ -141,8 +141,10 @@ def _optimizer(model: Any, options: MidtrainOptions) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
 
 
-def _mixture(reader: CorpusReader, replayed: CorpusReader | None, options: MidtrainOptions) -> Mixture:
-    return Mixture(reader, replayed, options.mix, options.buffer_tokens, options.row_tokens, options.rows, options.seed)
+def _mixture(reader: CorpusReader, replayed: CorpusReader | None, options: MidtrainOptions) -> SessionMixture:
+    return SessionMixture(
+        reader, replayed, options.mix, options.buffer_tokens, options.row_tokens, options.rows, options.seed
+    )
 
 
 def _progress() -> Progress:
@@ -156,7 +158,9 @@ def _progress() -> Progress:
     )
 
 
-def _train(run: Run, pad_id: int, checkpoint: Path, options: MidtrainOptions, resume: bool, progress: Progress) -> None:
+def _train(
+    run: MidtrainingRun, pad_id: int, checkpoint: Path, options: MidtrainOptions, resume: bool, progress: Progress
+) -> None:
     done = restore(checkpoint, run) if resume else 0
     if done == options.steps:
         return
@@ -175,7 +179,7 @@ def _train(run: Run, pad_id: int, checkpoint: Path, options: MidtrainOptions, re
             batch = next(batches)
 
 
-def _step(run: Run, batch: PackedRows, step: int, options: MidtrainOptions) -> float:
+def _step(run: MidtrainingRun, batch: PackedRows, step: int, options: MidtrainOptions) -> float:
     for group in run.optimizer.param_groups:
         group["lr"] = options.learning_rate * schedule(step, options)
     losses_RT = token_losses(run.model, batch)
@@ -211,7 +215,9 @@ def weighted_mean(losses_RT: Tensor, batch: PackedRows) -> Tensor:
     return (losses_RT.flatten() * weights_RT.flatten()).sum() / weights_RT.flatten().sum()
 
 
-def _finish(run: Run, init: Path, output: Path, sessions: Sessions | None, provenance: Mapping[str, Any]) -> str:
+def _finish(
+    run: MidtrainingRun, init: Path, output: Path, sessions: Sessions | None, provenance: Mapping[str, Any]
+) -> str:
     """Write weights, tokenizer and report, then delete the checkpoint."""
     run.model.to(torch.bfloat16).save_pretrained(output)
     for name in _TOKENIZER_FILES:

@@ -68,16 +68,16 @@ def _causes(error: CheckpointException) -> str:
     return "; ".join(f"{type(cause).__name__}: {cause}" for cause, _ in error.failures.values())
 
 
-class StoredTensor(NamedTuple):
+class TensorOnDisk(NamedTuple):
     shape: torch.Size
     dtype: torch.dtype
 
 
-def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
+def stored_tensors(directory: Path) -> dict[str, TensorOnDisk]:
     """Return what tensors are in the files, by name."""
     found = FileSystemReader(directory).read_metadata().state_dict_metadata
     return {
-        name: StoredTensor(each.size, each.properties.dtype)
+        name: TensorOnDisk(each.size, each.properties.dtype)
         for name, each in found.items()
         if isinstance(each, TensorStorageMetadata)
     }

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from learner.off_policy.jackknife import Estimate, Floats, Statistic, Sums, estimate
-from learner.off_policy.line import Line
+from learner.off_policy.jackknife import Floats, JackknifeEstimate, Statistic, Sums, estimate
+from learner.off_policy.line import RewardLine
 from learner.off_policy.overlap import MIN_EFFECTIVE, LoggedTurns, Overlap, overlap
 
 
@@ -29,8 +29,8 @@ class OffPolicy:
 
     overlap: Overlap
     bends: bool = False
-    values: Mapping[str, Estimate] = field(default_factory=dict)
-    gains: Mapping[str, Estimate] = field(default_factory=dict)
+    values: Mapping[str, JackknifeEstimate] = field(default_factory=dict)
+    gains: Mapping[str, JackknifeEstimate] = field(default_factory=dict)
 
 
 def off_policy(turns: LoggedTurns, *, confidence: float = 0.95, min_effective: float = MIN_EFFECTIVE) -> OffPolicy:
@@ -38,11 +38,11 @@ def off_policy(turns: LoggedTurns, *, confidence: float = 0.95, min_effective: f
     found = overlap(turns, min_effective)
     if found.refused is not None:
         return OffPolicy(found)
-    line = Line.of(turns)
+    line = RewardLine.of(turns)
     bends = line.bends()
 
-    def all_of(less: Statistic) -> dict[str, Estimate]:
-        def one(of: Statistic, freedom: float) -> Estimate:
+    def all_of(less: Statistic) -> dict[str, JackknifeEstimate]:
+        def one(of: Statistic, freedom: float) -> JackknifeEstimate:
             return estimate(line.sums, lambda sums: of(sums) - less(sums), freedom, confidence)
 
         snips, straight = one(line.snips, found.effective_clusters - 1), one(line.value, line.freedom)
@@ -57,7 +57,7 @@ class Paired:
 
     refused: str | None
     bends: bool = False
-    differences: Mapping[str, Estimate] = field(default_factory=dict)
+    differences: Mapping[str, JackknifeEstimate] = field(default_factory=dict)
 
 
 def paired(one: LoggedTurns, other: LoggedTurns, *, confidence: float = 0.95) -> Paired:
@@ -71,7 +71,7 @@ def paired(one: LoggedTurns, other: LoggedTurns, *, confidence: float = 0.95) ->
     overlaps = [overlap(turns) for turns in (one, other)]
     if refused := [found.refused for found in overlaps if found.refused is not None]:
         return Paired("; ".join(dict.fromkeys(refused)))
-    lines = (Line.of(one), Line.of(other))
+    lines = (RewardLine.of(one), RewardLine.of(other))
     bends = any(line.bends() for line in lines)
     sums = {f"{side} {name}": column_G for side, line in enumerate(lines) for name, column_G in line.sums.items()}
 
@@ -87,5 +87,5 @@ def paired(one: LoggedTurns, other: LoggedTurns, *, confidence: float = 0.95) ->
     return Paired(None, bends, {"stated": _either(snips, line) if bends else line, "line": line, "snips": snips})
 
 
-def _either(snips: Estimate, line: Estimate) -> Estimate:
-    return Estimate(snips.value, min(snips.low, line.low), max(snips.high, line.high))
+def _either(snips: JackknifeEstimate, line: JackknifeEstimate) -> JackknifeEstimate:
+    return JackknifeEstimate(snips.value, min(snips.low, line.low), max(snips.high, line.high))

@@ -20,7 +20,7 @@ Statistic = Callable[[Sums], Floats]
 
 
 @dataclass(frozen=True)
-class Estimate:
+class JackknifeEstimate:
     value: float
     low: float
     high: float
@@ -34,11 +34,11 @@ def summed(cluster_N: NDArray[np.int64], columns_N: Sums) -> Sums:
     return {name: np.bincount(cluster_N, column_N).astype(np.float64) for name, column_N in columns_N.items()}
 
 
-def estimate(sums_G: Sums, statistic: Statistic, freedom: float, confidence: float) -> Estimate:
+def estimate(sums_G: Sums, statistic: Statistic, freedom: float, confidence: float) -> JackknifeEstimate:
     """Return the statistic with its interval. `freedom`: the degrees of freedom of its error."""
     value, error = measure(sums_G, statistic)
     reach = t_quantile((1 + confidence) / 2, freedom) * error
-    return Estimate(value, value - reach, value + reach)
+    return JackknifeEstimate(value, value - reach, value + reach)
 
 
 def measure(sums_G: Sums, statistic: Statistic) -> tuple[float, float]:

@@ -2,12 +2,12 @@
 
 What a candidate earns depends on the answers through m(l) = E[reward | log-ratio l] alone: E[w r] = E[w m(l)], since w
 is exp(l). Importance weights leave m open, and pay for it: only the few turns with large weights count. Here m is taken
-to be a line, fitted to all turns, and read at the candidate's own log-ratios (`Line`). For a candidate that follows
-from the logged policy by KL-regularised improvement this is no approximation: its log-ratio is its reward over the KL
-coefficient, less a constant of the prompt (Rafailov et al. 2023, arXiv 2305.18290, eq. 5). What is predicted of the
-reward before the answer is taken off first, so that a workload which is liked less and has changed more makes no slope.
-It is the regression estimator of surveys (Särndal, Swensson & Wretman 1992, ch. 6), with the candidate's answers as the
-population.
+to be a line, fitted to all turns, and read at the candidate's own log-ratios (`RewardLine`). For a candidate that
+follows from the logged policy by KL-regularised improvement this is no approximation: its log-ratio is its reward over
+the KL coefficient, less a constant of the prompt (Rafailov et al. 2023, arXiv 2305.18290, eq. 5). What is predicted of
+the reward before the answer is taken off first, so that a workload which is liked less and has changed more makes no
+slope. It is the regression estimator of surveys (Särndal, Swensson & Wretman 1992, ch. 6), with the candidate's answers
+as the population.
 
 A curve that bends makes the line wrong by more than its interval: a candidate that went too far in a good direction
 (Gao, Schulman & Hilton 2022, arXiv 2210.10760) would look good. So the bend is estimated too: where the log-ratio's
@@ -30,13 +30,13 @@ _RANK = 1e-9  # singular values below this share of the greatest are of powers t
 
 
 @dataclass(frozen=True)
-class Line:
+class RewardLine:
     """Sums by cluster, and the statistics that are computed from them."""
 
     sums: Sums
 
     @classmethod
-    def of(cls, turns: LoggedTurns) -> "Line":
+    def of(cls, turns: LoggedTurns) -> "RewardLine":
         z_N, weight_N = _standard(turns.log_ratio_N), np.exp(turns.log_ratio_N)
         value_N = np.zeros_like(z_N) if turns.value_N is None else turns.value_N
         rest_N = turns.reward_N - value_N

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from learner.off_policy.jackknife import Estimate, Floats, Sums, estimate, summed
+from learner.off_policy.jackknife import Floats, JackknifeEstimate, Sums, estimate, summed
 
 MIN_EFFECTIVE = 30.0
 """Fewest clusters' worth of evidence for which an interval is stated; none of them has a fifth of the weight then."""
@@ -67,7 +67,7 @@ class Overlap:
     clusters: int
     effective: float
     effective_clusters: float
-    mean_weight: Estimate | None
+    mean_weight: JackknifeEstimate | None
     refused: str | None
 
 
@@ -103,7 +103,7 @@ def overlap(turns: LoggedTurns, min_effective: float = MIN_EFFECTIVE) -> Overlap
     return Overlap(len(turns.cluster_N), clusters, kish(relative_N), worth, mean_weight, refused)
 
 
-def _mean_weight(turns: LoggedTurns, worth: float) -> Estimate:
+def _mean_weight(turns: LoggedTurns, worth: float) -> JackknifeEstimate:
     sums = turns.sums(turns=np.ones_like(turns.reward_N), weight=np.exp(turns.log_ratio_N))
     return estimate(sums, lambda s: s["weight"] / s["turns"], worth - 1, MEAN_CONFIDENCE)
 

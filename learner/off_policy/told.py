@@ -1,7 +1,7 @@
 """The result of an evaluation in words: what can be said of the candidate, on what ground, and what cannot."""
 
 from learner.off_policy.estimators import OffPolicy
-from learner.off_policy.jackknife import Estimate
+from learner.off_policy.jackknife import JackknifeEstimate
 
 BEYOND = (
     "It does not say where other answers would have led a session, nor what answers earn that were never given here: "
@@ -32,5 +32,5 @@ def cannot_say(why: str) -> str:
     return f"These turns cannot say what the candidate would have earned: {why}."
 
 
-def _within(gain: Estimate) -> str:
+def _within(gain: JackknifeEstimate) -> str:
     return f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"

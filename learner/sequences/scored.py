@@ -5,17 +5,21 @@ from datetime import datetime
 
 import msgspec
 
-from core.events import Completion, Credit, Reward
+from core.events import Completion, Credit, Reward, TextEdit
 from core.ids import InferenceId, PolicyRef
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """The last revision of a turn that trained on this lineage. `follow`: what later turns added to the reward."""
+    """The last revision of a turn that trained on this lineage. `follow`: what later turns added to the reward.
+
+    `edits` is the user's text that was taught, with the weight `taught`; there is none where that is 0."""
 
     revision: int
     reward: float
     follow: float = 0.0
     credits: tuple[Credit, ...] = ()
+    edits: tuple[TextEdit, ...] = ()
+    taught: float = 0.0
     scale: float  # the advantage was (reward - baseline) / scale
     version: PolicyRef
     received_at: datetime  # of the turn: past the longest age limit no correction can come
@@ -70,7 +74,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     The turn's gradient had the advantage `credit` (mean over its tokens): (reward + follow - baseline) / scale, or for
     a correction the difference to what was applied / the recorded scale. `dropped` names the reason when it trained
     only the baseline. A turn is `late` when it trained without importance weights (`learner.objective.kto`), because
-    its outcome came too late for them or by config: it has no advantage, and its credit is 0."""
+    its outcome came too late for them or by config: it has no advantage, and its credit is 0. `taught` is the weight
+    with which the user's text stands from then on (`learner.objective.demonstrations`); 0: none does."""
 
     inference_id: InferenceId
     revision: int
@@ -83,3 +88,18 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     divergence: float
     dropped: str | None = None
     late: bool = False
+    taught: float = 0.0
+
+    def applied(self, reward: Reward, version: PolicyRef, received_at: datetime) -> Applied:
+        """Return what trained: this record's turn, which an update with the given reward did not drop."""
+        return Applied(
+            revision=self.revision,
+            reward=self.reward,
+            follow=self.follow,
+            credits=reward.credits,
+            edits=reward.edits if self.taught else (),
+            taught=self.taught,
+            scale=self.scale,
+            version=version,
+            received_at=received_at,
+        )

@@ -2,6 +2,7 @@
 
 Legend: B sequences, T positions, N sampled tokens of a micro-batch (the places that are predicted and trained)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -63,11 +64,59 @@ def micro_batches(
     prompt: tuple[int, ...] = ()
     if shared and len(sequences) > 1:
         prompt, sequences = without_common_prompt(sequences)
-    lengths = [len(sequence.token_ids) for sequence in sequences]
-    order = sorted(range(len(sequences)), key=lengths.__getitem__, reverse=packed)
-    rows = pack(lengths, order, max_tokens) if packed else _alike(lengths, order, max_tokens)
+    rows = _rows([len(sequence.token_ids) for sequence in sequences], max_tokens, packed=packed)
     parts = [_to_tensors([sequences[index] for index in row], batch, device, masks, packed=packed) for row in rows]
     return [replace(part, prompt_P=torch.tensor(prompt, device=device)) for part in parts] if prompt else parts
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A sequence of its own, of which the tokens at `places` are scored. No policy sampled them in it."""
+
+    turn: int  # index into the batch
+    token_ids: tuple[int, ...]
+    places: tuple[int, ...]
+    temperature: float
+
+
+def apart_batches(
+    sequences: Sequence[Apart], max_tokens: int, device: str, *, packed: bool = False
+) -> list[tuple[MicroBatch, list[int]]]:
+    """Return micro-batches of such sequences, each with the indices of its own, in the order of its tokens.
+
+    What stands for their behaviour log-probabilities is no number, so that a ratio to them is none either; `indices_N`
+    are their places in the sequence."""
+    rows = _rows([len(sequence.token_ids) for sequence in sequences], max_tokens, packed=packed)
+    return [(_apart([sequences[index] for index in row], device, packed=packed), row) for row in rows]
+
+
+def _apart(group: Sequence[Apart], device: str, *, packed: bool) -> MicroBatch:
+    ids_BT, positions_BT, starts = _laid_out([sequence.token_ids for sequence in group], packed=packed)
+    found = [
+        (row, start + place - 1, sequence.temperature, sequence.turn, place)
+        for sequence, (row, start) in zip(group, starts, strict=True)
+        for place in sequence.places
+    ]
+    rows, places, temperature, turns, indices = zip(*found, strict=True)
+    rows_N, places_N = torch.tensor(rows), torch.tensor(places)
+    return MicroBatch(
+        ids_BT=ids_BT.to(device),
+        positions_BT=None if positions_BT is None else positions_BT.to(device),
+        rows_N=rows_N.to(device),
+        places_N=places_N.to(device),
+        targets_N=ids_BT[rows_N, places_N + 1].to(device),
+        behaviour_N=torch.full((len(found),), math.nan, device=device),
+        temperature_N=torch.tensor(temperature, dtype=torch.float32, device=device),
+        turns_N=torch.tensor(turns, device=device),
+        indices_N=torch.tensor(indices, device=device),
+        versions_N=torch.zeros(len(found), dtype=torch.long, device=device),
+    )
+
+
+def _rows(lengths: Sequence[int], max_tokens: int, *, packed: bool) -> list[list[int]]:
+    """Return the sequences of each micro-batch."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=packed)
+    return pack(lengths, order, max_tokens) if packed else _alike(lengths, order, max_tokens)
 
 
 def _alike(lengths: Sequence[int], order: Sequence[int], max_tokens: int) -> list[list[int]]:

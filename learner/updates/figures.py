@@ -90,6 +90,8 @@ class UpdateFigures:
             "stale_tokens": float(ledger.stale_tokens),
             "divergence": sum(record.divergence for record in records) / len(records),
             **{name: sums[name] / len(ratio_N) for name in ("kto_loss",) if ledger.has_kto},
+            **{name: sums[name] / len(ratio_N) for name in ("demonstration_loss",) if name in sums},
+            **{name: sums[name] for name in ("taught_tokens",) if name in sums},
             **explained(ledger),
         }
 

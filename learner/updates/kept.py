@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from core.errors import CheckpointError, ConfigError
 from core.settings import LoraSettings
-from learner.model.sharded_files import Saving, StoredTensor, read_into, stored_tensors
+from learner.model.sharded_files import Saving, TensorOnDisk, read_into, stored_tensors
 from learner.updates.state import LearnerState
 
 
@@ -97,7 +97,7 @@ def _trained(state: LearnerState) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in state.policy.model.named_parameters() if parameter.requires_grad}
 
 
-def _room_for(kind: StoredTensor, parameter: nn.Parameter) -> Tensor:
+def _room_for(kind: TensorOnDisk, parameter: nn.Parameter) -> Tensor:
     """Return an empty tensor, sharded as the parameter is where it has a number for each of its elements."""
     if kind.shape == parameter.shape:
         return torch.empty_like(parameter, dtype=kind.dtype, requires_grad=False)

@@ -1,5 +1,6 @@
 """The state that an update changes, and that a checkpoint keeps."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -103,3 +104,10 @@ def make_optimizer(policy: PolicyModel, settings: OptimizerSettings) -> torch.op
         weight_decay=settings.weight_decay,
         fused=True,
     )
+
+
+def computing_in(settings: LearnerSettings) -> AbstractContextManager[object]:
+    """Return a context for matrix products in low precision, over float32 weights; log-probabilities stay float32."""
+    if settings.compute.precision == "float32":
+        return nullcontext()
+    return torch.autocast(settings.device.split(":")[0], dtype=torch.bfloat16)

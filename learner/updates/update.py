@@ -4,7 +4,6 @@ Legend: N sampled tokens of a micro-batch, M turns of the batch."""
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,7 +24,8 @@ from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn, TurnRecord
 from learner.sequences.tensors import MicroBatch, micro_batches
 from learner.updates.figures import UpdateFigures
-from learner.updates.state import LearnerState
+from learner.updates.state import LearnerState, computing_in
+from learner.updates.teaching import teach, with_texts
 
 
 class NonFiniteLoss(OnwardError):
@@ -74,6 +74,8 @@ def update(
     if (whole := ledger.seen()) != USUAL:  # known only now, when all was computed: once more
         _forget(state)
         ledger, tally = _differentiate(state, parts, settings, fresh(whole))
+    records = with_texts(state, batch, ledger.records(), influence, settings)
+    tally.add(**teach(state, batch, records, settings, num_tokens))
     norm = torch.nn.utils.clip_grad_norm_(state.policy.parameters(), settings.optimizer.gradient_clip)
     tally.add(gradient_norm=norm.full_tensor() if isinstance(norm, DTensor) else norm)
     _require_finite(state, tally)
@@ -84,7 +86,7 @@ def update(
     state.advantages.end(ledger.shifts_M)
     state.influence.end(batch, ledger.expected_M.tolist())
     figures = tally.figures(rewards_M, ledger) | state.influence.figures(batch)
-    return UpdateResult(ledger.records(), figures)
+    return UpdateResult(records, figures)
 
 
 def _differentiate(
@@ -146,13 +148,6 @@ def _forward(
         tally.add(kto_loss=late.detach())
         return losses.loss_N.sum() + late, fit
     return losses.loss_N, fit
-
-
-def computing_in(settings: LearnerSettings) -> AbstractContextManager[object]:
-    """Return a context for matrix products in low precision, over float32 weights; log-probabilities stay float32."""
-    if settings.compute.precision == "float32":
-        return nullcontext()
-    return torch.autocast(settings.device.split(":")[0], dtype=torch.bfloat16)
 
 
 def _anchor_logprobs(

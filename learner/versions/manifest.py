@@ -1,6 +1,5 @@
 """Manifests: which turns and revisions made a version, so that training can be checked and done again."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -13,7 +12,6 @@ from core.events import Completion, PolicyVersion, Reward, SuiteKeptOut
 from core.ids import InferenceId, PolicyRef
 from core.ports import TopicPartition
 from core.settings import LearnerSettings
-from core.settings.names import under_their_names
 from learner.sequences.scored import Applied, ScoredTurn, TurnRecord
 
 TRAINED, UNTRAINED = "reward_mass_", "untrained_mass_"
@@ -85,8 +83,8 @@ def path_of(version: PolicyRef) -> str:
 
 
 def settings_of(manifest: Manifest) -> LearnerSettings:
-    """Return the settings that the version was made with, also when they had other names then."""
-    return LearnerSettings.model_validate(under_their_names(json.loads(manifest.settings), "learner"))
+    """Return the settings that the version was made with. Raises pydantic's ValidationError for a former build's."""
+    return LearnerSettings.model_validate_json(manifest.settings)
 
 
 def batch_of(manifest: Manifest, turns: dict[InferenceId, Completion]) -> list[ScoredTurn]:
@@ -157,13 +155,16 @@ def prove_exactly_once(lineage: Iterable[Manifest]) -> int:
 def counts(manifest: Manifest) -> dict[str, float]:
     """Return figures for the version's metrics.
 
-    `late_turns` trained without importance weights; `dropped_REASON` are turns that trained only the baseline or
-    nothing at all; `reward_mass_AGE` is the absolute advantage that trained weights, by the age of its outcome;
-    `untrained_mass_AGE` is that of the turns that an update left out."""
+    `late_turns` trained without importance weights; `taught_texts` are users' own texts that stand after it, and
+    `untaught_texts` those that do not fit the model, though their turns trained; `dropped_REASON` are turns that
+    trained only the baseline or nothing at all; `reward_mass_AGE` is the absolute advantage that trained weights, by
+    the age of its outcome; `untrained_mass_AGE` is that of the turns that an update left out."""
     figures = defaultdict[str, float](float)
     for why, ids in manifest.drops.items():
         figures[f"dropped_{why}"] += len(ids)
-    for record, age_s in zip(manifest.turns, manifest.ages_s, strict=True):
+    for record, reward, age_s in zip(manifest.turns, manifest.rewards, manifest.ages_s, strict=True):
+        if reward.edits and record.dropped is None:
+            figures["taught_texts" if record.taught else "untaught_texts"] += 1
         if record.late:
             figures["late_turns"] += 1
         elif record.dropped is not None:

@@ -54,13 +54,6 @@ def applied_on(lineage: list[PolicyRef], blobs: Blobs) -> dict[InferenceId, Appl
         made = manifest.decode(blobs.get(path))
         for record, reward, age_s in zip(made.turns, made.rewards, made.ages_s, strict=True):
             if record.dropped is None:
-                applied[record.inference_id] = Applied(
-                    revision=record.revision,
-                    reward=record.reward,
-                    follow=record.follow,
-                    credits=reward.credits,
-                    scale=record.scale,
-                    version=version,
-                    received_at=(reward.last_outcome_at or reward.decided_at) - timedelta(seconds=age_s),
-                )
+                came_at = (reward.last_outcome_at or reward.decided_at) - timedelta(seconds=age_s)
+                applied[record.inference_id] = record.applied(reward, version, came_at)
     return applied

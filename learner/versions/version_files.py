@@ -22,7 +22,7 @@ from learner.updates.state import LearnerState
 _DIRECTORY = "publishing"
 
 
-class VersionFiles(NamedTuple):
+class WrittenFiles(NamedTuple):
     shards: tuple[Path, ...]
     adapter: AdapterConfig | None = None
 
@@ -39,7 +39,7 @@ def room_for_files(directory: Path) -> Iterator[Path]:
         shutil.rmtree(room)
 
 
-def write_files(state: LearnerState, directory: Path, dtype: str | None) -> VersionFiles:
+def write_files(state: LearnerState, directory: Path, dtype: str | None) -> WrittenFiles:
     """Write the files of the state's version; `dtype` is what whole weights are narrowed to.
 
     All processes call it, and the leader writes. Raises WeightsError naming a file that cannot be written."""
@@ -51,7 +51,7 @@ def write_files(state: LearnerState, directory: Path, dtype: str | None) -> Vers
             save_file(tensors, path, metadata={"format": "pt"})
         except (SafetensorError, OSError) as error:
             raise WeightsError(f"{path}: {error}") from error
-    return VersionFiles((path,), adapter)
+    return WrittenFiles((path,), adapter)
 
 
 def narrowed(tensors: Mapping[str, Tensor], dtype: str | None) -> dict[str, Tensor]:
@@ -66,6 +66,6 @@ def narrowed(tensors: Mapping[str, Tensor], dtype: str | None) -> dict[str, Tens
     return {name: narrow(tensor) for name, tensor in tensors.items()}
 
 
-def digest_of(files: VersionFiles) -> str:
+def digest_of(files: WrittenFiles) -> str:
     """Return the digest that the files are published with."""
     return digest_of_version(files.shards, files.adapter)

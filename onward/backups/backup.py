@@ -23,7 +23,7 @@ from core.store.database import copies
 from core.store.work import View
 from onward.backups.folders import JOURNALS, Vanished, copy_blobs, copy_files, files_of_directory
 from onward.backups.log_records import ends_of, keep_record, read_records
-from onward.backups.manifest import Manifest, digests_of, write_manifest
+from onward.backups.manifest import BackupManifest, digests_of, write_manifest
 from onward.backups.pieces import PieceWriter
 from onward.directory.private import private_folder
 from onward.replays.history import await_log, require_directory
@@ -48,7 +48,7 @@ class _Point:
     archived: list[str]
 
 
-def back_up(directory: Path, into: Path, overrides: Mapping[str, str]) -> Manifest:
+def back_up(directory: Path, into: Path, overrides: Mapping[str, str]) -> BackupManifest:
     """Write a backup, and show its progress; return its manifest.
 
     Raises ConfigError when `into` is there already, or within the directory, LogUnavailable, StoreUnavailable, and
@@ -74,7 +74,7 @@ def back_up(directory: Path, into: Path, overrides: Mapping[str, str]) -> Manife
     raise OnwardError("the learner's files changed while they were copied, each time: stop it, or try again")
 
 
-def _back_up(foundation: Foundation, into: Path) -> Manifest:
+def _back_up(foundation: Foundation, into: Path) -> BackupManifest:
     with Progress(console=Console(stderr=True)) as progress:
         with ExitStack() as held:
             point = _freeze(foundation, into, held)
@@ -90,7 +90,7 @@ def _back_up(foundation: Foundation, into: Path) -> Manifest:
         if (archive := archive_of(foundation)) is not None:
             copy_blobs(archive, point.archived, into / ARCHIVE, seen)
         _check_weights(point.live, into / BLOBS)
-        manifest = Manifest(
+        manifest = BackupManifest(
             taken_at=foundation.clock.now(),
             schema=copies.SCHEMA,
             ends=_by_topic(point.ends),

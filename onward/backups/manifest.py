@@ -14,7 +14,7 @@ FORMAT: Final = 1
 _NAME: Final = "backup.json"
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a backup holds, and how to know that it is whole.
 
     `schema` is the store's revision; `files` has the digest of each. `ends` says where each partition of each topic
@@ -30,15 +30,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str]
 
 
-def write_manifest(backup: Path, manifest: Manifest) -> None:
+def write_manifest(backup: Path, manifest: BackupManifest) -> None:
     (backup / _NAME).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
 
 
-def read_manifest(backup: Path) -> Manifest:
+def read_manifest(backup: Path) -> BackupManifest:
     """Raise ConfigError for what is no whole backup, or one of another format."""
     path = backup / _NAME
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(path.read_bytes(), type=BackupManifest)
     except FileNotFoundError as error:
         raise ConfigError(f"{backup}: no backup, or one that did not end: it has no {_NAME}") from error
     except (OSError, msgspec.DecodeError) as error:
@@ -48,7 +48,7 @@ def read_manifest(backup: Path) -> Manifest:
     return manifest
 
 
-def check_files(backup: Path, manifest: Manifest) -> None:
+def check_files(backup: Path, manifest: BackupManifest) -> None:
     """Raise ConfigError naming the first file that is missing, or is not what was written."""
     for name, digest in manifest.files.items():
         path = backup / name

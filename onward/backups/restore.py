@@ -17,7 +17,7 @@ from core.store.database import copies
 from onward.backups.backup import ARCHIVE, BLOBS, DIRECTORY, LOG, STORE, archive_of
 from onward.backups.folders import copy_files
 from onward.backups.log_records import kept_records
-from onward.backups.manifest import Manifest, check_files, read_manifest
+from onward.backups.manifest import BackupManifest, check_files, read_manifest
 from onward.backups.pieces import read_pieces
 from onward.directory.private import private_folder
 from onward.replays.history import await_log
@@ -31,7 +31,7 @@ class _Rows(msgspec.Struct, frozen=True, array_like=True):
     rows: list[list[Any]]
 
 
-def restore(backup: Path, directory: Path, overrides: Mapping[str, str]) -> Manifest:
+def restore(backup: Path, directory: Path, overrides: Mapping[str, str]) -> BackupManifest:
     """Restore a backup, and show the progress; return its manifest.
 
     The directory may hold settings, `onward.toml` and `rewards.toml`, which then stay as they are, and nothing else;
@@ -79,7 +79,7 @@ def _copy_directory(source: Path, directory: Path) -> None:
     copy_files(source, [name for name in names if not (directory / name).exists()], directory, lambda _: None)
 
 
-def _check_partitions(foundation: Foundation, manifest: Manifest) -> None:
+def _check_partitions(foundation: Foundation, manifest: BackupManifest) -> None:
     for topic in Topic:
         found, wanted = foundation.log.partitions(topic), len(manifest.ends[topic])
         if found != wanted:
@@ -106,7 +106,7 @@ def _fill_store(foundation: Foundation, path: Path, total: int, progress: Progre
         copies.go_on_counting(connection)
 
 
-def _fill_log(foundation: Foundation, path: Path, manifest: Manifest, progress: Progress) -> None:
+def _fill_log(foundation: Foundation, path: Path, manifest: BackupManifest, progress: Progress) -> None:
     task = progress.add_task("records of the log", total=manifest.records)
     for records in kept_records(path):
         foundation.log.restore(records)

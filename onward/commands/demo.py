@@ -16,6 +16,7 @@ from core.errors import ConfigError, OnwardError
 from core.settings import PREFIX
 from onward.commands.client import directly
 from onward.directory.layout import PRETRAINED_MODEL, SHIPPED_REWARDS, Layout
+from onward.replays.provenance import made_by
 
 _SECONDS = 150.0
 _SHIFT_AT_S = 100.0
@@ -81,7 +82,7 @@ def run_demo(
     options = ["--seconds", str(seconds), "--seed", str(seed), "--rate", str(rate), "--output", str(output)]
     if shift:
         options += ["--shift-at", str(_SHIFT_AT_S)]
-    options += hacking.options
+    options += [*hacking.options, "--command", made_by()["command"]]
     settings = {"ONWARD_LEARNER__SEED": str(seed)}
     if hacking.options:
         settings["ONWARD_MONITORS__MATURITY_S"] = str(_MATURITY_S)
@@ -125,7 +126,7 @@ def run_pretrained_demo(
     service_directory = output / "service"
     shutil.rmtree(service_directory, ignore_errors=True)
     options = ["--model", PRETRAINED_NAME, "--seed", str(seed), "--output", str(output)]
-    options += ["--seconds", str(_TAUGHT_S if seconds is None else seconds)]
+    options += ["--seconds", str(_TAUGHT_S if seconds is None else seconds), "--command", made_by()["command"]]
     with running_service(service_directory, settings) as urls:
         replicas = [argument for url in urls for argument in ("--url", url)]
         command = [sys.executable, "-m", "simulator.functions", *replicas, *options]

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
@@ -76,13 +76,13 @@ def _checks(layout: Layout, settings: Settings, work: Work) -> Iterator[Check]:
     if settings.judge.enabled:
         yield Check("judge", lambda: _judge(settings), "start its endpoint, or mend [judge]; without it all else works")
     if settings.serving.engine == "sglang":
-        yield from _engine_checks(settings)
+        yield from _engine_checks(layout, settings)
     if is_distributed(settings):
         yield Check("Kafka", lambda: _kafka(settings), "start it, mend [kafka], or run `onward migrate`")
         yield Check("Postgres", lambda: _postgres(settings), "start it, mend [postgres], or run `onward migrate`")
         yield Check("Redis", lambda: _redis(settings), "start it or mend [redis]; without it all works, but slower")
     else:
-        yield Check("log and store", lambda: _embedded(layout, settings), "restore the files, or take a new directory")
+        yield Check("log and store", lambda: _embedded(layout, settings), "restore a backup, or take a new directory")
 
 
 def _directory(layout: Layout, settings: Settings) -> str:
@@ -277,14 +277,27 @@ def _place(setting: str, url: str | None, layout: Layout) -> str:
     return str(place)
 
 
-def _engine_checks(settings: Settings) -> Iterator[Check]:
+def _engine_checks(layout: Layout, settings: Settings) -> Iterator[Check]:
     servers = settings.serving.sglang
     if servers.replicas and not servers.urls:
         yield Check(
             "SGLang", lambda: _interpreter(servers.python), "run `make sglang-cpu`, or set serving.sglang.python"
         )
-    for url in servers.urls:
+    for url in servers.urls or _started(layout, settings):
         yield Check(f"SGLang {url}", lambda url=url: _engine(url, settings), "start it, or mend serving.sglang.urls")  # type: ignore[misc]
+
+
+def _started(layout: Layout, settings: Settings) -> list[str]:
+    """Return the servers on this machine that hosts have started and that are there."""
+    if is_distributed(settings) or not layout.store.exists():
+        return []
+    try:
+        with closing(open_store(layout, settings)) as store, store.look() as view:
+            hosts = view.fleet.statuses(settings.serving.cluster)
+    except (OnwardError, OSError):
+        return []  # "log and store" says what is wrong
+    oldest = datetime.now(UTC) - timedelta(seconds=settings.serving.fleet.heartbeat_timeout_s)
+    return [host.url for host in hosts if host.url and host.serving is not None and host.heartbeat_at > oldest]
 
 
 def _interpreter(python: Path) -> str:
@@ -294,17 +307,24 @@ def _interpreter(python: Path) -> str:
 
 
 def _engine(url: str, settings: Settings) -> str:
+    from core.model.weights_digest import bytes_of, tensors_of
     from serving.engines.sglang.admin import Admin
+    from serving.engines.sglang.checksums import computable
+    from serving.engines.sglang.proof import proof_of
 
     servers = settings.serving.sglang
+    files = weight_files(settings.serving.model or SHIPPED_MODEL)
     admin = Admin(url, servers.admin_key, servers.timeouts.admin_s)
     try:
-        info = admin.info()
+        info, ranks = admin.info(), admin.checksums(bytes_of(tensors_of(files)))
     finally:
         admin.close()
     if info.dtype not in ("auto", servers.dtype):
         raise ConfigError(f"serving.sglang.dtype is {servers.dtype}, and the server has {info.dtype}")
-    return f"SGLang {info.sglang}, {info.dtype}, context {info.context_length:,}, grammars by {info.grammars}"
+    computed = computable(files, servers.dtype)
+    proof = proof_of(ranks, computed, is_quantized=info.is_quantized)
+    facts = f"SGLang {info.sglang}, {info.dtype}, context {info.context_length:,}, grammars by {info.grammars}"
+    return f"{facts}; what it loads is shown by {proof}"
 
 
 def _kafka(settings: Settings) -> str:

@@ -139,6 +139,9 @@ def propose(
     concurrency: Annotated[int, Parameter(help="The number of cases at a time.")] = 8,
     budget_s: Annotated[float, Parameter(help="The time for the whole suite; later cases do not run.")] = 600.0,
     allow_commands: Annotated[bool, Parameter(negative="", help=ALLOW)] = False,
+    json_: Annotated[
+        bool, Parameter(name="--json", negative="", help="The verdict with all figures, as JSON.")
+    ] = False,
     set_: Set = None,
 ) -> None:
     """Judge a replay's newest version, and propose it to the service's releases.
@@ -146,18 +149,22 @@ def propose(
     It is judged by cases and by the users that the replay held out; then it is released, waits for `onward promote`, or
     is refused. Where there is neither, the service's own suite (`release.evals.suite`) decides, if there is one. Exit
     code 1 when it is not to be released."""
-    from onward.output import visible
+    from onward.output import show_json, visible
     from onward.replays.evals import check_options
     from onward.replays.propose import propose as hand_over
-    from serving.evals.gate import Bounds
-    from serving.evals.run import Limits
+    from onward.replays.propose import report_of
+    from serving.evals.gate import GateBounds
+    from serving.evals.run import SuiteLimits
 
     check_options(margin, budget_s, concurrency, reward_margin)
-    limits = Limits(budget_s, concurrency, allow_commands)
-    policy = hand_over(replay, directory, suite, limits, Bounds(margin=margin), reward_margin, overrides_of(set_))
+    limits = SuiteLimits(budget_s, concurrency, allow_commands)
+    policy = hand_over(replay, directory, suite, limits, GateBounds(margin=margin), reward_margin, overrides_of(set_))
     assert policy.verdict is not None
-    print(visible(f"version {policy.version}: {policy.verdict.action}: {policy.verdict.why}"))
-    if policy.verdict.action == "hold":
+    if json_:
+        show_json(report_of(policy, replay))
+    else:
+        print(visible(f"version {policy.version}: {policy.verdict.action}: {policy.verdict.why}"))
+    if policy.verdict.action == "hold" and not json_:
         print(f"it waits: `onward promote {policy.version}` releases it")
     sys.exit(0 if policy.verdict.action in ("pass", "ask") else 1)
 

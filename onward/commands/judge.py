@@ -9,7 +9,7 @@ from rich.text import Text
 
 from onward.output import console, show_json
 from onward.replays.history import require_directory
-from onward.replays.provenance import Versions, provenance_of
+from onward.replays.provenance import VersionRange, provenance_of
 from onward.wiring.foundation import open_foundation
 from scoring.judge.agreement import ALL, LEAST, Agreement, agreements
 
@@ -22,7 +22,7 @@ def show_agreement(directory: Path, overrides: Mapping[str, str], *, as_json: bo
         name = foundation.settings.judge.outcome
         with foundation.store.look() as view:
             found = agreements(view.outcomes.of_judged_turns(name), name, foundation.spec.roles)
-        origin = provenance_of(foundation, Versions()) if as_json else None
+        origin = provenance_of(foundation, VersionRange()) if as_json else None
     finally:
         foundation.close()
     if as_json:

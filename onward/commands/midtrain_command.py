@@ -49,7 +49,7 @@ def midtrain(
     from learner.midtraining.run import MidtrainOptions
     from learner.midtraining.run import midtrain as train
     from onward.replays.provenance import provenance_of_model
-    from onward.replays.session_corpus import Choice, forget, gather, suites_of
+    from onward.replays.session_corpus import SessionChoice, forget, gather, suites_of
 
     options = MidtrainOptions(
         steps=steps,
@@ -71,7 +71,7 @@ def midtrain(
             raise ConfigError("--from, --to and --set are of --sessions DIR, which is not given")
         print(run(suites_of(keep_out or ())))
         return
-    choice, overrides = Choice(sessions, from_, to, min_reward), overrides_of(set_)
+    choice, overrides = SessionChoice(sessions, from_, to, min_reward), overrides_of(set_)
     again = resume and (output / CHECKPOINT).exists()
     kept_out = suites_of(keep_out or (), sessions, overrides)
     print(run(kept_out, sessions=gather(choice, init, row_tokens, output, overrides, kept_out, again=again)))

@@ -75,9 +75,13 @@ class Layout:
         """The journal of rollouts, their report, and what their sandboxes are made of."""
         return self.root / "rollouts"
 
+    @property
+    def hosts(self) -> Path:
+        return self.root / "hosts"
+
     def host(self, name: str) -> Path:
         """Return the folder of one engine's host: verified versions, and its engine's log."""
-        return self.root / "hosts" / name
+        return self.hosts / name
 
     @property
     def apis(self) -> Path:

@@ -69,7 +69,7 @@ def _serving(server: ThreadingServer) -> Iterator[None]:
 
 
 def _handler(name: str, state: Callable[[], str], *, is_waiting: bool = False) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class MetricsHandler(BaseHTTPRequestHandler):
         timeout = _STALLED_S
 
         def do_GET(self) -> None:
@@ -121,4 +121,4 @@ def _handler(name: str, state: Callable[[], str], *, is_waiting: bool = False) -
         def log_message(self, format: str, *args: object) -> None:
             """Scrapes are no news."""
 
-    return Handler
+    return MetricsHandler

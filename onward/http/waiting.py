@@ -12,7 +12,7 @@ from onward.http.metrics_server import waiting_server
 logger = logging.getLogger(__name__)
 
 
-class Waiting:
+class StartWaiting:
     """Says nothing until the first time that something is away."""
 
     def __init__(

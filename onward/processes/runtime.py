@@ -19,14 +19,14 @@ from onward.directory.private import own_folder
 from onward.http.listeners import held, let_go
 from onward.http.server import HttpServer
 from onward.http.tls import server_context
-from onward.http.waiting import Waiting
+from onward.http.waiting import StartWaiting
 from onward.processes.serving_at import say_serving
 from onward.processes.stage_alarms import StageAlarms, watched
 from onward.processes.supervisor import ChildProcess
 from onward.processes.tree import own_ports, run_tree
 from onward.wiring.engines import API
 from onward.wiring.foundation import Foundation, is_distributed, open_foundation, read_directory
-from onward.wiring.service import Service, build_api, build_app, build_service, children_of
+from onward.wiring.service import HttpService, build_api, build_app, build_service, children_of
 from onward.wiring.tracing import traced
 
 _SWITCH_INTERVAL_S = 0.0001  # the engine takes the interpreter back after each of its operations: decision 0002
@@ -73,7 +73,7 @@ def run_api(
         announced = [own_address(layout)] if child is None else [own_address(layout), layout.ready(child)]
         stack.enter_context(traced(settings, child or "api"))
         build = partial(build_api, is_beside=is_beside)
-        waiting = partial(Waiting, "api", settings.api, listener=listeners[0])
+        waiting = partial(StartWaiting, "api", settings.api, listener=listeners[0])
         opened = partial(_opened, directory, overrides, child or "api", is_child=child is not None)
         _serve(_build_patiently(stack, opened, waiting, build), (), announced, listeners)
 
@@ -115,12 +115,12 @@ def _children(foundation: Foundation) -> Iterator[list[ChildProcess]]:
 def _build_patiently(
     stack: ExitStack,
     opened: Callable[[], AbstractContextManager[Foundation]],
-    waiting: Callable[[ExitStack], Waiting],
-    make: Callable[[Foundation], Service],
-) -> Service:
+    waiting: Callable[[ExitStack], StartWaiting],
+    make: Callable[[Foundation], HttpService],
+) -> HttpService:
     """Build the service once all that it needs is available; until then `waiting` answers with what is missing."""
 
-    def build() -> Service:
+    def build() -> HttpService:
         with ExitStack() as undo:
             service = make(undo.enter_context(opened()))
             stack.push(undo.pop_all())
@@ -133,7 +133,7 @@ def _build_patiently(
 
 
 def _serve(
-    service: Service,
+    service: HttpService,
     children: Sequence[ChildProcess],
     announced: Sequence[Path],
     listeners: Sequence[socket.socket],
@@ -186,7 +186,7 @@ def _stop(children: Sequence[ChildProcess], threads: Sequence[Runner]) -> None:
 
 
 def _serve_http(
-    service: Service,
+    service: HttpService,
     app: object,
     announced: Sequence[Path],
     apis: Sequence[ChildProcess],
@@ -225,7 +225,7 @@ def _serve_http(
 
 @asynccontextmanager
 async def _within(
-    service: Service,
+    service: HttpService,
     apis: Sequence[ChildProcess],
     tasks: Sequence[asyncio.Task[None]],
     listeners: Sequence[socket.socket],

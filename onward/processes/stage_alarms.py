@@ -27,7 +27,7 @@ _NOBODYS = Namespace("")
 logger = logging.getLogger(__name__)
 
 
-class Part(Protocol):
+class RunningPart(Protocol):
     """One part that is kept going: a thread, a child process, or this process' own stage."""
 
     @property
@@ -54,7 +54,7 @@ class StageAlarms:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[RunningPart],
         store: Store,
         clock: Clock,
         well_s: float,
@@ -116,7 +116,7 @@ class StageAlarms:
             logger.info("alarm %s is closed: nobody keeps the stage any more", alarm.alarm_id)
         self._down &= known.keys()  # what others took for gone is opened again
 
-    def _raise(self, part: Part, fault: str) -> str:
+    def _raise(self, part: RunningPart, fault: str) -> str:
         now = self._clock.now()
         opening = Opening(
             alarm_id=f"{STAGE_DOWN}-{secrets.token_hex(4)}",

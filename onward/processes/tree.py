@@ -10,7 +10,7 @@ from core.stages.ending import Ending, told_by_signals
 from onward.directory.addresses import address_of, write_address
 from onward.directory.layout import Layout
 from onward.http.listeners import let_go
-from onward.http.waiting import Waiting
+from onward.http.waiting import StartWaiting
 from onward.processes.serving_at import say_serving
 from onward.processes.stage_alarms import StageAlarms, watched
 from onward.processes.supervisor import ChildProcess
@@ -63,7 +63,7 @@ def _migrate_patiently(settings: Settings, ending: Ending, listener: socket.sock
 
     Until then the API's first address answers what is missing."""
     with ExitStack() as stack:
-        waiting = Waiting("onward run", settings.api, stack, listener)
+        waiting = StartWaiting("onward run", settings.api, stack, listener)
         ending.made(lambda: migrate(settings), waiting.waits)
     return not ending.is_due()
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from core.profile import Choice, ModelShape, Profile
+from core.profile import ChosenSetting, ModelShape, Profile
 from core.settings import PREFIX
 
 COMPOSE_CARDS = 3
@@ -16,8 +16,8 @@ _OF_ITS_OWN = ("serving.engine", "serving.sglang.", "learner.device", "learner.e
 
 def as_toml(model: Path, shape: ModelShape, profile: Profile) -> str:
     """Return the settings file: each value with its reason above it."""
-    named = Choice("serving.model_name", model.name, "the name that clients use")
-    given = Choice("serving.model", str(model), f"{shape.kind}, {shape.parameters:,} parameters")
+    named = ChosenSetting("serving.model_name", model.name, "the name that clients use")
+    given = ChosenSetting("serving.model", str(model), f"{shape.kind}, {shape.parameters:,} parameters")
     choices = sorted([given, named, *profile.choices], key=lambda choice: choice.setting.split(".")[:-1])
     lines = [
         "# Made by `onward init`; docs/your-own-model.md says how it chooses, docs/settings.md what else there is."
@@ -49,7 +49,7 @@ def as_compose_env(model: Path, profile: Profile) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _not_of_its_own(profile: Profile) -> Iterator[Choice]:
+def _not_of_its_own(profile: Profile) -> Iterator[ChosenSetting]:
     return (choice for choice in profile.choices if not choice.setting.startswith(_OF_ITS_OWN))
 
 

@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from core.settings.names import under_their_names
 from learner.off_policy.estimators import Paired
 from onward.output import console, show_json
 from onward.replays.estimates.turns_kept import FILE, KeptTurns, compare_on, difference, kept
@@ -27,15 +26,15 @@ def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict
     `says` is what users held out can say of each. `paired` is what they say of the second less the first; None where
     neither replay held any out. Raises ConfigError when either is no replay."""
     a, b = read(first), read(second)
-    learners = [under_their_names(report["learner"], "learner") for report in (a, b)]
+    learners = [report["learner"] for report in (a, b)]
     compared = {
-        "same": {name: a[name] == b[name] for name in _SAME} | {"where": _where(a) == _where(b)},
+        "same": {name: a[name] == b[name] for name in _SAME} | {"where": a["where"] == b["where"]},
         "says": tuple(_said(report) for report in (a, b)),
         "paired": _paired((first, second), (a, b)),
         "seeds": tuple(learner.get("seed") for learner in learners),
         "settings": dict(_different(learners[0], learners[1])),
         "figures": dict(_figures(a, b)),
-        "provenance": {**made_by(), "replays": tuple(report.get("provenance") for report in (a, b))},
+        "provenance": {**made_by(), "replays": tuple(report["provenance"] for report in (a, b))},
     }
     if as_json:
         show_json(compared)
@@ -44,14 +43,9 @@ def compare_replays(first: Path, second: Path, *, as_json: bool = False) -> dict
     return compared
 
 
-def _where(report: dict[str, Any]) -> dict[str, str]:
-    """Return what chose its turns; a former build chose none."""
-    return dict(report.get("where", {}))
-
-
 def _said(report: dict[str, Any]) -> str | None:
-    held = report["held_out"] or {}
-    return held.get("says", held.get("refused"))  # a former build's report has no words but why it cannot say
+    held = report["held_out"]
+    return None if held is None else held["says"]
 
 
 def _paired(folders: tuple[Path, Path], reports: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any] | None:

@@ -15,12 +15,12 @@ from rich.text import Text
 from core.errors import ConfigError
 from core.ids import PolicyRef
 from onward.output import console, show_json
-from onward.replays.provenance import Versions, provenance
+from onward.replays.provenance import VersionRange, provenance
 from onward.wiring.evals.building import build_task_cases
 from serving.evals.cases import Suite, load_suite
-from serving.evals.endpoint import Endpoint
-from serving.evals.gate import Bounds, GateDecision, evaluate, worked_on
-from serving.evals.run import CaseResult, Limits, Solver, run_suite
+from serving.evals.endpoint import EvalEndpoint
+from serving.evals.gate import GateBounds, GateDecision, evaluate, worked_on
+from serving.evals.run import CaseResult, Solver, SuiteLimits, run_suite
 
 if TYPE_CHECKING:
     from environments.cases.trial import Tried
@@ -47,17 +47,17 @@ def run(
 ) -> bool:
     """Print the results; return whether every case ran and, in a comparison, whether the gate passes the version.
 
-    `limits`: see `Limits`; `images`: what stands for the images of tasks that no engine can pull. Raises ConfigError
-    naming the option, or the file and the case at fault."""
+    `limits`: see `SuiteLimits`; `images`: what stands for the images of tasks that no engine can pull. Raises
+    ConfigError naming the option, or the file and the case at fault."""
     check_options(margin, *limits[:2])
     suite, to = load_suite(directory), console()
     tasks = build_task_cases(suite, kept, images or {}, allowed=limits[2], asked_by=str(directory))
-    asking = _Asking(suite, Limits(*limits), key, tasks)
+    asking = _Asking(suite, SuiteLimits(*limits), key, tasks)
     if live is None:
         results, origin = asyncio.run(asking.alone(candidate))
         show_json(_figures(suite, results) | origin) if as_json else _show(to, results)
         return all(result.score is not None for result in results)
-    verdict, origin = asyncio.run(asking.beside(candidate, live, Bounds(margin=margin)))
+    verdict, origin = asyncio.run(asking.beside(candidate, live, GateBounds(margin=margin)))
     told = {"suite": suite.digest, **asdict(verdict), **origin}
     show_json(told) if as_json else _tell(to, verdict)
     return verdict.action == "pass"
@@ -78,7 +78,7 @@ def check_options(margin: float, budget_s: float, concurrency: int, reward_margi
 class _Asking:
     """Asks endpoints a suite."""
 
-    def __init__(self, suite: Suite, limits: Limits, key: str | None, tasks: "TaskCases | None") -> None:
+    def __init__(self, suite: Suite, limits: SuiteLimits, key: str | None, tasks: "TaskCases | None") -> None:
         self._suite, self._limits, self._key, self._tasks = suite, limits, key, tasks
 
     async def alone(self, target: Target) -> tuple[list[CaseResult], dict[str, Any]]:
@@ -88,7 +88,7 @@ class _Asking:
                 results = await run_suite(self._suite, endpoint, self._limits, solve, on_result)
             return results, {"provenance": await _origin(self._suite, target, endpoint)}
 
-    async def beside(self, candidate: Target, live: Target, bounds: Bounds) -> tuple[GateDecision, dict[str, Any]]:
+    async def beside(self, candidate: Target, live: Target, bounds: GateBounds) -> tuple[GateDecision, dict[str, Any]]:
         async with AsyncExitStack() as stack:
             (one, of_one), (other, of_other) = await self._sides(stack, candidate, live)
             with _progress(self._suite, 2) as on_result:
@@ -97,22 +97,22 @@ class _Asking:
             origins = [await _origin(self._suite, *side) for side in ((candidate, one), (live, other))]
             return decision, {"provenance": origins[0], "live_provenance": origins[1]}
 
-    async def _sides(self, stack: AsyncExitStack, *targets: Target) -> list[tuple[Endpoint, Solver | None]]:
+    async def _sides(self, stack: AsyncExitStack, *targets: Target) -> list[tuple[EvalEndpoint, Solver | None]]:
         """Open the endpoints, each with what works on tasks there."""
-        endpoints = [await stack.enter_async_context(aclosing(Endpoint(*each, self._key))) for each in targets]
+        endpoints = [await stack.enter_async_context(aclosing(EvalEndpoint(*each, self._key))) for each in targets]
         if self._tasks is None:
             return [(endpoint, None) for endpoint in endpoints]
         from environments.harness.harness import Endpoint as Asked
 
         solver_at = await stack.enter_async_context(self._tasks.at_endpoints(self._limits.concurrency))
-        sides: list[tuple[Endpoint, Solver | None]] = []
+        sides: list[tuple[EvalEndpoint, Solver | None]] = []
         for endpoint, (url, model) in zip(endpoints, targets, strict=True):
             asked = Asked(url, self._key, model, _OF_NOBODY)
             sides.append((endpoint, solver_at(asked, _noting(endpoint))))
         return sides
 
 
-def _noting(endpoint: Endpoint) -> "Callable[[Tried], None]":
+def _noting(endpoint: EvalEndpoint) -> "Callable[[Tried], None]":
     """Note which versions worked on tasks, as of those that answered."""
 
     def note(tried: "Tried") -> None:
@@ -129,10 +129,10 @@ def _progress(suite: Suite, sides: int) -> Iterator[Callable[[CaseResult], None]
         yield lambda result: progress.advance(bar)
 
 
-async def _origin(suite: Suite, target: Target, endpoint: Endpoint) -> dict[str, Any]:
+async def _origin(suite: Suite, target: Target, endpoint: EvalEndpoint) -> dict[str, Any]:
     """Return where a side's results come from; the seeds are those that cases state."""
     seeds = {case.name: case.seed for case in suite.cases if case.temperature > 0}
-    return provenance(target[1], await endpoint.digest(), Versions(endpoint.versions), seeds)
+    return provenance(target[1], await endpoint.digest(), VersionRange(endpoint.versions), seeds)
 
 
 def _figures(suite: Suite, results: Sequence[CaseResult]) -> dict[str, Any]:

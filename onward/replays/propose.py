@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from core.codec import to_builtins
 from core.errors import ConfigError
 from core.events import GateVerdict, PolicyVersion, Topic
 from core.ids import PolicyRef
@@ -21,14 +22,15 @@ from core.model.probes import get_probe, put_probe
 from core.ports import Renderer, WeightsRef
 from learner.versions import manifest
 from onward.replays.history import require_directory
+from onward.replays.provenance import made_by
 from onward.replays.report import read, text_digest
 from onward.wiring.evals.building import build_task_cases_of_service
 from onward.wiring.foundation import Foundation, open_foundation, open_offline
 from onward.wiring.suites.kept_out import load_suites
 from serving.evals.cases import Suite, load_suite
 from serving.evals.engine_answers import EngineAnswers, EngineTalk
-from serving.evals.gate import Bounds, GateDecision, evaluate
-from serving.evals.run import Limits
+from serving.evals.gate import GateBounds, GateDecision, evaluate
+from serving.evals.run import SuiteLimits
 from serving.evals.verdicts import LEFT, of_cases, of_users, together
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ def propose(
     replay: Path,
     directory: Path,
     suite: Path | None,
-    limits: Limits,
-    bounds: Bounds,
+    limits: SuiteLimits,
+    bounds: GateBounds,
     reward_margin: float,
     overrides: Mapping[str, str] | None = None,
 ) -> PolicyVersion:
@@ -67,11 +69,17 @@ def propose(
         return _publish(target, msgspec.structs.replace(draft, verdict=verdict))
 
 
+def report_of(policy: PolicyVersion, replay: Path) -> dict[str, Any]:
+    """Return what a proposal came to, for programs; `replay`, of the provenance: the replay's own."""
+    told = to_builtins({"version": policy.version, "digest": policy.digest, "verdict": policy.verdict})
+    return {**told, "provenance": {**made_by(), "replay": read(replay).get("provenance")}}
+
+
 def _require_kept_out(
     asked: Path | None, cases: Suite | None, own: Sequence[Path], report: dict[str, Any], replay: Path
 ) -> None:
     """Refuse a replay that may have learned a solution of `--suite`, or what the service keeps out, with its drafts."""
-    kept_out = report.get("kept_out", ())  # an older build's says nothing of it
+    kept_out = report["kept_out"]
     wanted = {} if cases is None else {f"--suite {asked}": cases.solutions()}
     wanted |= {f"learner.admission.keep_out: {name}": suite.kept_out() for name, suite in load_suites(own).items()}
     found = []
@@ -141,7 +149,7 @@ def _manifest(source: Foundation, version: PolicyRef, anchor: PolicyRef) -> mani
     return manifest.as_one(updates, version, anchor)
 
 
-def _task_cases(target: Foundation, suite: Suite, limits: Limits) -> "TaskCases | None":
+def _task_cases(target: Foundation, suite: Suite, limits: SuiteLimits) -> "TaskCases | None":
     allowed = limits.allow_commands
     return build_task_cases_of_service(suite, target.layout, target.settings, allowed=allowed, asked_by="--suite")
 
@@ -150,8 +158,8 @@ def _ask(
     target: Foundation,
     draft: PolicyVersion,
     suite: Suite,
-    limits: Limits,
-    bounds: Bounds,
+    limits: SuiteLimits,
+    bounds: GateBounds,
     tasks: "TaskCases | None",
 ) -> GateVerdict:
     """Ask the cases of the candidate and of the live version, in this process."""
@@ -181,8 +189,8 @@ async def _judged(
     engine: "LocalEngine",
     renderer: Renderer,
     versions: tuple[PolicyRef, PolicyRef],
-    limits: Limits,
-    bounds: Bounds,
+    limits: SuiteLimits,
+    bounds: GateBounds,
     tasks: "TaskCases | None",
 ) -> GateDecision:
     """Ask the cases of a candidate and of the live version; versions work on tasks where there is what they need."""

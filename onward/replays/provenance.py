@@ -1,8 +1,5 @@
 """Where a report or an export comes from: the same words in all of them."""
 
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,12 +10,11 @@ from core.model.files import weight_files
 from core.model.weights_digest import digest_of_shards
 from core.ports import Record
 from core.secrets import redacted
+from environments import provenance as said
 from onward.wiring.foundation import Foundation
 
-_CHECKOUT = Path(__file__).resolve().parents[2]
 
-
-class Versions:
+class VersionRange:
     """The lowest and the highest version that answered some turns."""
 
     def __init__(self, versions: Iterable[PolicyRef] = ()) -> None:
@@ -47,27 +43,21 @@ class Versions:
 
 
 def provenance(
-    model: str, model_digest: str | None, versions: Versions, seeds: Mapping[str, int | None] | None = None
+    model: str, model_digest: str | None, versions: VersionRange, seeds: Mapping[str, int | None] | None = None
 ) -> dict[str, Any]:
     """Return which program made it, how it was asked to, and what it is of.
 
     `seeds`: those from which anything was drawn, by who drew; a None among them: whoever drew took one of its own."""
-    return {
-        **made_by(),
-        "model": model,
-        "model_digest": model_digest,
-        "versions": versions.told(),
-        "seeds": dict(seeds or {}),
-    }
+    return said.provenance(made_by(), model, model_digest, versions.told(), seeds)
 
 
 def made_by() -> dict[str, Any]:
     """Return which program is running, and how it was asked to."""
-    return {"command": redacted(shlex.join(["onward", *sys.argv[1:]])), "commit": _commit()}
+    return said.made_by("onward", redacted)
 
 
 def provenance_of(
-    source: Foundation, versions: Versions, seeds: Mapping[str, int | None] | None = None
+    source: Foundation, versions: VersionRange, seeds: Mapping[str, int | None] | None = None
 ) -> dict[str, Any]:
     """Return the same of a service's past; its model is that of its first version."""
     return provenance(source.settings.serving.model_name, _model_digest(source), versions, seeds)
@@ -76,7 +66,7 @@ def provenance_of(
 def provenance_of_model(model: Path, seeds: Mapping[str, int | None]) -> dict[str, Any]:
     """Return the same of what is made of a model's directory alone; without weights there, it has no digest."""
     weights = weight_files(model)
-    return provenance(str(model), digest_of_shards(weights) if weights else None, Versions(), seeds)
+    return provenance(str(model), digest_of_shards(weights) if weights else None, VersionRange(), seeds)
 
 
 def _model_digest(source: Foundation) -> str:
@@ -85,14 +75,3 @@ def _model_digest(source: Foundation) -> str:
         versions = view.policies.versions()
         first = view.policies.get(versions[0]) if versions else None
     return digest_of_shards(weight_files(source.model)) if first is None else first.digest
-
-
-def _commit() -> str | None:
-    """Return the commit of the checkout that runs; None outside of one, as in an image."""
-    try:
-        asked = ["git", "-C", str(_CHECKOUT), "rev-parse", "--show-toplevel", "HEAD"]
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
-    top, _, commit = done.stdout.strip().partition("\n")
-    return commit if done.returncode == 0 and Path(top) == _CHECKOUT else None  # else it lies within another's checkout

@@ -30,10 +30,10 @@ from learner.sequences.resemblance import KeptOut
 from learner.stage import Learner
 from learner.versions.probe import probe_of_model
 from onward.replays.estimates.held_out import judge, split
-from onward.replays.exports.choice import Choice, chosen_of, where_of
+from onward.replays.exports.choice import TurnChoice, chosen_of, where_of
 from onward.replays.exports.reports import require_folder
 from onward.replays.history import open_history, period, put_turns_of, require_directory, span, watched
-from onward.replays.provenance import Versions, provenance_of
+from onward.replays.provenance import VersionRange, provenance_of
 from onward.replays.report import draw, pace_of, report_of, summary, write
 from onward.wiring.foundation import Foundation, open_foundation, open_offline, read_directory
 from onward.wiring.suites.kept_out import kept_out
@@ -83,7 +83,7 @@ def replay_log(
         history = open_history(source, Topic.TURNS, *times)
         first, last = span(watched(history, progress, "look"), source.layout.root)
         with _made(out), closing(open_offline(out)) as target:
-            versions = Versions()
+            versions = VersionRange()
             seen = versions.seen(watched(history, progress, "score"))
             records = put_turns_of(seen, target.store, with_outcomes=bool(choice.outcomes))
             scored = rescore(records, reward_spec, target.store, ManualClock(first), until=last)
@@ -107,8 +107,8 @@ def replay_log(
 
 
 def _chosen(
-    choice: Choice, excluded: Sequence[Excluded], rewards: list[Reward], target: Foundation, versions: Versions
-) -> tuple[list[Reward], Versions, dict[str, int]]:
+    choice: TurnChoice, excluded: Sequence[Excluded], rewards: list[Reward], target: Foundation, versions: VersionRange
+) -> tuple[list[Reward], VersionRange, dict[str, int]]:
     """Return the rewards of chosen turns that nobody excluded, the versions that said these, and counts of the others.
 
     Everything was scored, since a reward may depend on other turns. Raises ConfigError where none is left."""
@@ -117,7 +117,7 @@ def _chosen(
     revisions = defaultdict[InferenceId, list[Reward]](list)
     for reward in rewards:
         revisions[reward.inference_id].append(reward)
-    kept, said_by, chosen = dict[InferenceId, list[Reward]](), Versions(), 0
+    kept, said_by, chosen = dict[InferenceId, list[Reward]](), VersionRange(), 0
     for turn in chosen_of(choice, revisions.keys(), target.store):
         chosen += 1
         if mine := [each for each in revisions[turn.inference_id] if not is_excluded(turn, each, excluded)]:

@@ -19,6 +19,7 @@ from core.errors import ConfigError
 from core.events import PolicyVersion, Reward
 from core.reward_spec import RewardSpec
 from core.settings import LearnerSettings
+from environments.provenance import in_png
 from learner.sequences.resemblance import KeptOut
 from learner.timing import is_of_machine
 from learner.versions.provenance import ancestry
@@ -87,11 +88,14 @@ def write(report: dict[str, Any], pace: list[dict[str, Any]], out: Path) -> None
 
 
 def read(out: Path) -> dict[str, Any]:
-    """Read a report. Raises ConfigError when there is no replay."""
+    """Read a report. Raises ConfigError when there is no replay, or a former build's."""
     path = out / FILE
     if not path.exists():
         raise ConfigError(f"{path}: no such file; `onward replay DIR --out {out}` makes it")
-    return dict(json.loads(path.read_text()))
+    report = dict(json.loads(path.read_text()))
+    if "where" not in report:
+        raise ConfigError(f"{path}: of a former build, and does not say what chose its turns; replay it again")
+    return report
 
 
 def strata(rewards: Iterable[Reward]) -> dict[str, dict[str, float]]:
@@ -129,7 +133,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
         axes[0, 2].remove()
         _draw_gains(held, axes[1, 2])
     figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"onward": json.dumps(report.get("provenance"))})
+    figure.savefig(path, dpi=110, metadata=in_png(report.get("provenance")))
     plt.close(figure)
 
 

@@ -21,10 +21,10 @@ from ingest.archive.history import History
 from onward.output import console
 from onward.replays.exports.reports import report_file
 from onward.replays.history import open_history, period, require_directory
-from onward.replays.provenance import Versions, provenance_of
+from onward.replays.provenance import VersionRange, provenance_of
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import open_foundation
-from scoring.comparison import Comparison, Distribution, Last, compare, last_rewards
+from scoring.comparison import Distribution, Last, SpecComparison, compare, last_rewards
 from scoring.rescore import rescore
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,7 +38,7 @@ def compare_specs(directory: Path, spec: Path, begin: str | None, end: str | Non
     Raises ConfigError naming the option or the file at fault."""
     require_directory(directory)
     times, new_spec = period(begin, end), load_reward_spec(spec)
-    versions = Versions()
+    versions = VersionRange()
     with (
         nullcontext() if out is None else report_file(out) as write,
         closing(open_foundation(directory)) as foundation,
@@ -81,7 +81,13 @@ def _rows(comparisons: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _score(
-    history: History, spec: RewardSpec, now: datetime, ledger: Path, progress: Progress, name: str, versions: Versions
+    history: History,
+    spec: RewardSpec,
+    now: datetime,
+    ledger: Path,
+    progress: Progress,
+    name: str,
+    versions: VersionRange,
 ) -> tuple[Last, int]:
     """Return the last reward of each turn, and the number of turns.
 
@@ -101,7 +107,7 @@ def _score(
     return rewards, turns
 
 
-def _show(comparisons: list[Comparison]) -> None:
+def _show(comparisons: list[SpecComparison]) -> None:
     shown = console()
     for one in comparisons:
         shown.print(_table(one))
@@ -113,7 +119,7 @@ def _show(comparisons: list[Comparison]) -> None:
         )
 
 
-def _table(one: Comparison) -> Table:
+def _table(one: SpecComparison) -> Table:
     table = Table(title=Text(one.workload or "all workloads"), title_justify="left")
     for column in ("", "in force", "new"):
         table.add_column(column, justify="left" if not column else "right")

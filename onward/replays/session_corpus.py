@@ -35,7 +35,7 @@ _FILE, _FIGURES = "sessions.jsonl", "sessions.json"
 
 
 @dataclass(frozen=True)
-class Choice:
+class SessionChoice:
     """The chosen sessions; `begin` and `end` as in `--from` and `--to`."""
 
     directory: Path
@@ -45,7 +45,7 @@ class Choice:
 
 
 def gather(
-    choice: Choice,
+    choice: SessionChoice,
     model: Path,
     row_tokens: int,
     out: Path,
@@ -84,7 +84,7 @@ def forget(out: Path) -> None:
         (out / name).unlink(missing_ok=True)
 
 
-def _write(choice: Choice, rehearsal: SessionCorpus, file: Path, overrides: Mapping[str, str]) -> dict[str, int]:
+def _write(choice: SessionChoice, rehearsal: SessionCorpus, file: Path, overrides: Mapping[str, str]) -> dict[str, int]:
     """Write the turns grouped by session, through a store on disk: memory does not grow with the past."""
     times = period(choice.begin, choice.end)
     with (

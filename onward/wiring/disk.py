@@ -3,7 +3,9 @@
 import math
 import os
 import shutil
+import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from core import telemetry
@@ -14,7 +16,7 @@ _KEPT_S = 30.0  # how long sizes are told again: blobs are many files
 
 
 def disk_of(layout: Layout, clock: SystemClock) -> Callable[[], Mapping[str, int]]:
-    """Return a function that measures the bytes of the directory's log, store, blobs and spool, and what is free.
+    """Return a function that measures the bytes of the log, store, blobs, spool and hosts, and what is free.
 
     A part that another machine or server keeps is not among them. It reads the disk: keep it off the event loop."""
     parts = {"log": _files(layout.log), "store": _files(layout.store), "blobs": [layout.blobs], "spool": [layout.spool]}
@@ -26,10 +28,25 @@ def disk_of(layout: Layout, clock: SystemClock) -> Callable[[], Mapping[str, int
         now_s = clock.monotonic()
         if measured is None or now_s - measured[0] > _KEPT_S:
             sizes = {name: _size(paths) for name, paths in parts.items() if any(path.exists() for path in paths)}
+            if layout.hosts.exists():
+                sizes["hosts"] = bytes_of_hosts(layout)
             measured = now_s, {**sizes, "free": shutil.disk_usage(layout.root).free}
         return measured[1]
 
     return measure
+
+
+def bytes_of_hosts(layout: Layout) -> int:
+    """Return the bytes of the versions that hosts keep for their engines, but for files that other folders have, too.
+
+    Whole versions are links to those that were fetched; merged ones are a model's size each."""
+    found = 0
+    for folder, _, names in os.walk(layout.hosts):
+        for name in names:
+            with suppress(FileNotFoundError):
+                told = Path(folder, name).lstat()
+                found += told.st_size if stat.S_ISREG(told.st_mode) and told.st_nlink == 1 else 0
+    return found
 
 
 def tell_of_disk(root: Path) -> None:

@@ -18,7 +18,7 @@ from core.ports import EventLog, Policy, Store, Weights, WeightsRef
 from core.settings import Settings
 from core.stages.rounds import Rounds
 from core.stages.stage import Stage
-from core.stages.start_steps import Progress, say_step
+from core.stages.start_steps import StepProgress, say_step
 from onward.directory.addresses import free_port
 from onward.directory.layout import Layout
 from onward.wiring.foundation import Foundation
@@ -141,7 +141,7 @@ class LocalServing:
             recent=partial(_recent_texts, foundation.store),
             blobs=foundation.blobs,
             record=foundation.layout.model_check,
-            progress=Progress("service", "loads the model", _size_of(foundation.model)),
+            progress=StepProgress("service", "loads the model", _size_of(foundation.model)),
         )
         say_step("service", "loaded the model")
         self.policy.on_first_token = timer.first_token

@@ -11,13 +11,16 @@ from dataclasses import replace
 
 from core import telemetry
 from core.errors import ConfigError, from_extra
+from core.secrets import redacted
 from core.settings import LearnerSettings, RolloutSettings, Settings
 from core.stages.stage import OK, Stage
 from environments.errors import EnvironmentFault
 from environments.harness.harness import Budget, Endpoint
+from environments.provenance import made_by
 from environments.rollouts.episode import Episode, EpisodeResult
 from environments.rollouts.journal import Journal
 from environments.rollouts.plan import Patience, Plan, TaskSet
+from environments.rollouts.reporting.page import Page
 from environments.rollouts.run import executing, run_rollouts
 from environments.rollouts.scheduler import Watcher
 from environments.rollouts.workshop import Source, Workshop, harness_name, task_sets
@@ -111,7 +114,7 @@ async def roll_out(
         raise ConfigError(f"rollouts: {error}") from error
     try:
         async with executing(plan, workshop, settings.rollouts.ray) as place:
-            page = layout.rollouts / "report.html"
+            page = Page(layout.rollouts / "report.html", made_by("onward", redacted), settings.serving.model_name)
             await run_rollouts(plan, journal, place, watch(plan, journal), page, ending)
     finally:
         journal.close()

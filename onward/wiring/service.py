@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Service:
+class HttpService:
     """The process that serves HTTP: what the runtime starts, watches and stops."""
 
     foundation: Foundation
@@ -49,7 +49,7 @@ class Service:
     """Of such a process, to the first one."""
 
 
-def build_service(foundation: Foundation) -> Service:
+def build_service(foundation: Foundation) -> HttpService:
     """Build everything in one process tree, but the HTTP application. Nothing runs yet."""
     from serving.releases import LoopTimer, StoreTraffic
 
@@ -73,7 +73,7 @@ def build_service(foundation: Foundation) -> Service:
     spools = foundation.layout.spools
     if listener is not None or spools.exists():  # of processes that there no longer are
         stages["orphans"] = _orphans(foundation)
-    return Service(foundation, log, serving, traffic, live_state, stages, makers, listener)
+    return HttpService(foundation, log, serving, traffic, live_state, stages, makers, listener)
 
 
 def _has_apis_beside(settings: Settings) -> bool:
@@ -119,7 +119,7 @@ def children_of(foundation: Foundation) -> list[Child]:
     ]
 
 
-def build_api(foundation: Foundation, *, is_beside: bool = False) -> Service:
+def build_api(foundation: Foundation, *, is_beside: bool = False) -> HttpService:
     """Build one replica of the API: it answers, logs and routes. Other processes do the rest.
 
     `is_beside`: it shares the engine and the live state of the service's first process, upon a line to it. Raises
@@ -150,7 +150,7 @@ def build_api(foundation: Foundation, *, is_beside: bool = False) -> Service:
         **serving.stages,
     }
     live_state = build_live_state(foundation, line)
-    return Service(foundation, log, serving, traffic, live_state, stages, {}, line=line)
+    return HttpService(foundation, log, serving, traffic, live_state, stages, {}, line=line)
 
 
 def _spooling(foundation: Foundation, directory: Path) -> SpoolingLog:
@@ -211,7 +211,7 @@ def _check(foundation: Foundation) -> None:
         raise ConfigError(f"serving.model: {foundation.model} is no directory")
 
 
-def build_app(service: Service, readiness: Callable[[], Mapping[str, str]]) -> "FastAPI":
+def build_app(service: HttpService, readiness: Callable[[], Mapping[str, str]]) -> "FastAPI":
     from api.access.services import ApiServices
     from api.app import create_app
     from learner.versions.exclusion_orders import OrdersOfExclusions

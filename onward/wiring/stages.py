@@ -90,10 +90,10 @@ def _learner(foundation: "Foundation", _: Neighbours) -> "Stage":
 
 
 def _monitors(foundation: "Foundation", beside: Neighbours) -> "Stage":
-    from scoring.watching import Watcher
+    from scoring.watching import MonitorStage
 
     settings, store, clock = foundation.settings, foundation.store, foundation.clock
-    return Watcher(beside.log, store, foundation.spec, settings.monitors, clock, settings.stages.record_attempts)
+    return MonitorStage(beside.log, store, foundation.spec, settings.monitors, clock, settings.stages.record_attempts)
 
 
 def _notifier(foundation: "Foundation", _: Neighbours) -> "Stage":

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from core import tracing
 from core.settings import Settings, TracingSettings
-from core.tracing import Place, Span
+from core.tracing import Span, SpanContext
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
-    from opentelemetry.trace import SpanContext
+    from opentelemetry.trace import SpanContext as Named
 
 _EVERY_S: Final = 1.0  # how often spans are sent, where there are not many
 _NS: Final = 1000
@@ -103,10 +103,11 @@ def _ids(given: threading.local) -> "IdGenerator":
     return GivenIds()
 
 
-def _named(place: Place) -> "SpanContext":
-    from opentelemetry.trace import SpanContext, TraceFlags
+def _named(place: SpanContext) -> "Named":
+    from opentelemetry.trace import SpanContext as Named
+    from opentelemetry.trace import TraceFlags
 
-    return SpanContext(place.trace_id, place.span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    return Named(place.trace_id, place.span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
 def _nanoseconds(moment: datetime) -> int:

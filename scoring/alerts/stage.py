@@ -29,7 +29,7 @@ _AGAIN_S: Final = HOLDS_FOR.total_seconds() / 5
 logger = logging.getLogger(__name__)
 
 
-class Target:
+class AlertTarget:
     """A target, and when it is next told something."""
 
     def __init__(self, name: str, settings: AlertTargetSettings, backoff: Backoff) -> None:
@@ -57,7 +57,7 @@ class Notifier(Stage):
         self._store, self._settings, self._clock = store, settings, clock
         self._give_up = timedelta(seconds=settings.give_up_s)
         self._targets = [
-            Target(name, target, Backoff(settings.retry_s, settings.most_retry_s))
+            AlertTarget(name, target, Backoff(settings.retry_s, settings.most_retry_s))
             for name, target in settings.targets.items()
         ]
 
@@ -74,7 +74,7 @@ class Notifier(Stage):
             asyncio.run(self._tell_all(due))
         return until(now_s + _LOOK_S)
 
-    def _due(self, target: Target) -> list[Alert]:
+    def _due(self, target: AlertTarget) -> list[Alert]:
         """Return what a target is to be told, once those changes are settled of which it is not."""
         with self._store.look() as view:
             found = view.told.due(target.name, _AT_ONCE)
@@ -95,7 +95,7 @@ class Notifier(Stage):
         closed_at = alert.alarm.closed_at
         return closed_at is not None and self._clock.now() - closed_at > self._give_up
 
-    def _to_remind(self, target: Target) -> list[Alert]:
+    def _to_remind(self, target: AlertTarget) -> list[Alert]:
         """Return the open alarms of which a target was told, once it is time to say that they go on."""
         now_s = time.monotonic()
         if target.settings.kind != "alertmanager" or now_s - target.reminded_s < _AGAIN_S:
@@ -105,11 +105,11 @@ class Notifier(Stage):
             alerts = [Alert(alarm=alarm, change="opened") for alarm in view.alarms.that_are_open()]
             return [alert for alert in alerts if view.told.result(target.name, alert) == "delivered"]
 
-    async def _tell_all(self, due: dict[Target, list[Alert]]) -> None:
+    async def _tell_all(self, due: dict[AlertTarget, list[Alert]]) -> None:
         async with httpx.AsyncClient() as client:
             await asyncio.gather(*(self._tell(client, target, alerts) for target, alerts in due.items()))
 
-    async def _tell(self, client: httpx.AsyncClient, target: Target, alerts: Sequence[Alert]) -> None:
+    async def _tell(self, client: httpx.AsyncClient, target: AlertTarget, alerts: Sequence[Alert]) -> None:
         """Tell a target one change after the other, up to the first that it does not take now."""
         for alert in alerts:
             try:
@@ -125,7 +125,7 @@ class Notifier(Stage):
                 target.backoff.is_over()
                 self._settle(target, alert, "delivered")
 
-    def _settle(self, target: Target, alert: Alert, result: Result) -> None:
+    def _settle(self, target: AlertTarget, alert: Alert, result: Result) -> None:
         with self._store.work() as work:
             if work.told.settle(target.name, alert, result, self._clock.now()):
                 telemetry.ALERTS.labels(target=target.name, result=result).inc()

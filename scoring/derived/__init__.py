@@ -11,13 +11,13 @@ from core.events import Completion, Outcome
 from core.reward_spec import DerivedSpec
 from scoring.derived import branches, follow_ups, results, survival
 from scoring.derived.conclusion import Conclusion, outcome_of
-from scoring.derived.conversation import Conversation
+from scoring.derived.conversation import LoggedConversation
 from scoring.rewards.state import Session
 
 VERSION: Final = "4"
 """Version of all rules, which is the outcomes' `source_version`: it changes when what a rule concludes changes."""
 
-_RULES: Final[dict[str, Callable[[Conversation, DerivedSpec], Iterable[Conclusion]]]] = {
+_RULES: Final[dict[str, Callable[[LoggedConversation, DerivedSpec], Iterable[Conclusion]]]] = {
     "follow_up": follow_ups.displeased,
     "regenerated": branches.regenerated,
     "abandoned": branches.abandoned,
@@ -34,6 +34,6 @@ def derive(turn: Completion, session: Session, spec: DerivedSpec, names: Iterabl
     `names`: of the outcomes that the spec knows."""
     if not spec.rules or turn.purpose != "turn" or turn.unstored is not None:
         return []
-    conversation, known = Conversation(turn, session), frozenset(names)
+    conversation, known = LoggedConversation(turn, session), frozenset(names)
     concluded = (conclusion for rule in spec.rules for conclusion in _RULES[rule](conversation, spec))
     return [outcome_of(conclusion, turn, VERSION) for conclusion in concluded if conclusion.name in known]

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from core.operations.ledger import Turn
 from core.reward_spec import DerivedSpec
 from scoring.derived.conclusion import Conclusion
-from scoring.derived.conversation import Conversation
+from scoring.derived.conversation import LoggedConversation
 
 
-def regenerated(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
+def regenerated(conversation: LoggedConversation, spec: DerivedSpec) -> Iterator[Conclusion]:
     """Conclude that the user wants another answer from the same request at the same place."""
     left = _left(conversation)
     if left is not None and left.facts.asked == conversation.facts.asked:
         yield Conclusion("regenerated", left.inference_id, True, "asked for another answer")
 
 
-def abandoned(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
+def abandoned(conversation: LoggedConversation, spec: DerivedSpec) -> Iterator[Conclusion]:
     """Conclude from another request at the same place that the user went back to before the answer.
 
     The root does not count, where a client that shortens its history begins anew."""
@@ -24,7 +24,7 @@ def abandoned(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclus
         yield Conclusion("abandoned", left.inference_id, True, "went on from before it")
 
 
-def _left(conversation: Conversation) -> Turn | None:
+def _left(conversation: LoggedConversation) -> Turn | None:
     """Return the last whole answer at the same place. Other choices of the same request are not second thoughts."""
     turn, mine = conversation.turn, conversation.facts
     siblings = (

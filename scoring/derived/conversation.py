@@ -16,7 +16,7 @@ from scoring.rewards.state import Session
 Message = Mapping[str, Any]
 
 
-class Call(msgspec.Struct, frozen=True):
+class AnsweredCall(msgspec.Struct, frozen=True):
     """A tool call of the conversation with its answer, if any yet.
 
     `turn`: the turn that made it, if known; `said_at`, `answered_at`: places among the messages."""
@@ -35,7 +35,7 @@ class Call(msgspec.Struct, frozen=True):
         return call_line(self.name, self.arguments)
 
 
-class Conversation:
+class LoggedConversation:
     def __init__(self, turn: Completion, session: Session) -> None:
         self.turn = turn
         self.session = session
@@ -87,7 +87,7 @@ class Conversation:
         return None if found is None or found.turn_index != self.turn.turn_index - 1 else found
 
     @cached_property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[AnsweredCall]:
         """Return the tool calls in order, each joined with its turn.
 
         Answers and ancestors are joined from the end, by their place: what was said before the first known turn has
@@ -101,7 +101,7 @@ class Conversation:
             if message["role"] == "tool"
         }
         return [
-            Call(
+            AnsweredCall(
                 id=call.get("id"),
                 name=call["function"]["name"],
                 arguments=call["function"]["arguments"],
@@ -114,7 +114,7 @@ class Conversation:
             for call in self.messages[place].get("tool_calls") or ()
         ]
 
-    def answers_newly(self, call: Call) -> bool:
+    def answers_newly(self, call: AnsweredCall) -> bool:
         """Return whether the call's result came since the last answer."""
         return call.result is not None and call.answered_at >= len(self.messages) - len(self.new)
 

@@ -7,7 +7,7 @@ from core.ids import InferenceId
 from core.reward_spec import DerivedSpec
 from core.text.patterns import pattern
 from scoring.derived.conclusion import Conclusion
-from scoring.derived.conversation import Call, Conversation
+from scoring.derived.conversation import AnsweredCall, LoggedConversation
 from scoring.rewards.runs import is_failure, run_of, verdict_of
 
 _WORDS: Final = 2000  # characters of a failed run, from its end, where tools sum up
@@ -16,14 +16,14 @@ _WORDS: Final = 2000  # characters of a failed run, from its end, where tools su
 class _Edited(NamedTuple):
     """The last edit before a run; `alone`: its turn made no other since the run before."""
 
-    call: Call
+    call: AnsweredCall
     alone: bool = True
 
-    def and_then(self, call: Call) -> "_Edited":
+    def and_then(self, call: AnsweredCall) -> "_Edited":
         return _Edited(call, alone=call.turn is not self.call.turn)
 
 
-def passed(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
+def passed(conversation: LoggedConversation, spec: DerivedSpec) -> Iterator[Conclusion]:
     """Conclude about the turn with the last edit before a run; a run without an edit before it is about no turn.
 
     Where that turn edited once since the run before, it is about this call alone."""
@@ -44,7 +44,7 @@ def passed(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion
                 yield _about(name, edited, edited.call.turn.inference_id, verdict, call, place)
 
 
-def _about(name: str, edited: _Edited, about: InferenceId, verdict: bool, run: Call, place: int) -> Conclusion:
+def _about(name: str, edited: _Edited, about: InferenceId, verdict: bool, run: AnsweredCall, place: int) -> Conclusion:
     return Conclusion(
         name,
         about,
@@ -56,9 +56,9 @@ def _about(name: str, edited: _Edited, about: InferenceId, verdict: bool, run: C
     )
 
 
-def _last_edited(calls: Sequence[Call], spec: DerivedSpec) -> _Edited | None:
+def _last_edited(calls: Sequence[AnsweredCall], spec: DerivedSpec) -> _Edited | None:
     """Return the last edit; an answer's edits that no run stands between are not alone."""
-    last: Call | None = None
+    last: AnsweredCall | None = None
     for call in reversed(calls):
         if last is not None and call.said_at != last.said_at:
             break
@@ -72,7 +72,7 @@ def _last_edited(calls: Sequence[Call], spec: DerivedSpec) -> _Edited | None:
     return None if last is None else _Edited(last)
 
 
-def failed_calls(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
+def failed_calls(conversation: LoggedConversation, spec: DerivedSpec) -> Iterator[Conclusion]:
     """Conclude about each call whose new result says that it failed; runs have an outcome of their own."""
     for place, call in enumerate(conversation.calls):
         if call.turn is not None and conversation.answers_newly(call) and run_of(call.line, spec) is None:

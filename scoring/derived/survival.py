@@ -7,7 +7,7 @@ from core.text.edits import share_left, text_of_call
 from core.text.json_objects import object_of
 from core.text.patterns import pattern
 from scoring.derived.conclusion import Conclusion
-from scoring.derived.conversation import Call, Conversation
+from scoring.derived.conversation import AnsweredCall, LoggedConversation
 
 _HOUR_S, _DAY_S, _WEEK_S = 3600.0, 86400.0, 604800.0
 _NAMES = ((_WEEK_S, "survived_1w"), (_DAY_S, "survived_1d"), (_HOUR_S, "survived_1h"), (0.0, "survived"))
@@ -15,7 +15,7 @@ _NAMES = ((_WEEK_S, "survived_1w"), (_DAY_S, "survived_1d"), (_HOUR_S, "survived
 _PATHS = ("path", "file_path", "file", "filename", "target_file")
 
 
-def survived(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusion]:
+def survived(conversation: LoggedConversation, spec: DerivedSpec) -> Iterator[Conclusion]:
     """Conclude which share of an edit's lines its file still has; of several edits of one file, the last one's.
 
     It applies only if the user spoke in between: before, nobody but the model had a chance to change them."""
@@ -35,9 +35,9 @@ def survived(conversation: Conversation, spec: DerivedSpec) -> Iterator[Conclusi
                 yield Conclusion(name, call.turn.inference_id, share, f"{path}, seen again", place, call.id)
 
 
-def _views(conversation: Conversation, spec: DerivedSpec) -> dict[str, list[Call]]:
+def _views(conversation: LoggedConversation, spec: DerivedSpec) -> dict[str, list[AnsweredCall]]:
     """Return the calls that read files since the last answer, by path."""
-    found: dict[str, list[Call]] = {}
+    found: dict[str, list[AnsweredCall]] = {}
     for call in conversation.calls:
         if conversation.answers_newly(call) and pattern(spec.reads).is_in(call.line):
             path = _argument(call, _PATHS)
@@ -46,15 +46,15 @@ def _views(conversation: Conversation, spec: DerivedSpec) -> dict[str, list[Call
     return found
 
 
-def _may_name(call: Call, paths: Iterable[str]) -> bool:
+def _may_name(call: AnsweredCall, paths: Iterable[str]) -> bool:
     """Return whether the call may name a path, without parsing it: a path occurs literally, or escaped."""
     return any(path in call.arguments or "\\" in call.arguments for path in paths)
 
 
-def _spoke_between(conversation: Conversation, edit: Call, view: Call) -> bool:
+def _spoke_between(conversation: LoggedConversation, edit: AnsweredCall, view: AnsweredCall) -> bool:
     return conversation.user_spoke_between(edit.said_at, view.said_at)
 
 
-def _argument(call: Call, names: tuple[str, ...]) -> str | None:
+def _argument(call: AnsweredCall, names: tuple[str, ...]) -> str | None:
     arguments = object_of(call.arguments) or {}
     return next((arguments[name] for name in names if isinstance(arguments.get(name), str)), None)

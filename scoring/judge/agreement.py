@@ -19,7 +19,7 @@ THRESHOLD: Final = 0.5
 ALL: Final = "all"
 
 
-class Pair(msgspec.Struct, frozen=True):
+class JudgedTurn(msgspec.Struct, frozen=True):
     """A turn's judgement, 0 to 1, and whether the turn turned out good."""
 
     judged: float
@@ -59,7 +59,7 @@ def agreements(turns: Iterable[Sequence[Outcome]], name: str, roles: Mapping[str
     """Return agreements by version, first with all outcomes together, then with those of each name.
 
     `turns`: all outcomes of each judged turn; `name`: of the judge's outcomes; `roles`: of all others."""
-    pairs: defaultdict[tuple[str, str], list[Pair]] = defaultdict(list)
+    pairs: defaultdict[tuple[str, str], list[JudgedTurn]] = defaultdict(list)
     for outcomes in turns:
         for version, against, pair in _pairs(outcomes, name, roles):
             pairs[version, against].append(pair)
@@ -76,7 +76,7 @@ def agreements(turns: Iterable[Sequence[Outcome]], name: str, roles: Mapping[str
     ]
 
 
-def _pairs(outcomes: Sequence[Outcome], name: str, roles: Mapping[str, Role]) -> Iterator[tuple[str, str, Pair]]:
+def _pairs(outcomes: Sequence[Outcome], name: str, roles: Mapping[str, Role]) -> Iterator[tuple[str, str, JudgedTurn]]:
     stand = [entry.outcome for entry in standing(outcomes)]
     told = {
         outcome.name: float(outcome.value)
@@ -89,10 +89,10 @@ def _pairs(outcomes: Sequence[Outcome], name: str, roles: Mapping[str, Role]) ->
         if outcome.source == "judge" and outcome.name == name and isinstance(outcome.value, int | float):
             for against, good in words.items():
                 if good is not None:
-                    yield outcome.source_version or "unknown", against, Pair(float(outcome.value), good)
+                    yield outcome.source_version or "unknown", against, JudgedTurn(float(outcome.value), good)
 
 
-def figures(pairs: Sequence[Pair]) -> Figures:
+def figures(pairs: Sequence[JudgedTurn]) -> Figures:
     """Return the figures of at least one pair."""
     good = math.fsum(pair.good for pair in pairs) / len(pairs)
     return Figures(
@@ -106,12 +106,12 @@ def figures(pairs: Sequence[Pair]) -> Figures:
     )
 
 
-def accuracy(pairs: Sequence[Pair]) -> float:
+def accuracy(pairs: Sequence[JudgedTurn]) -> float:
     """Return the share of pairs in which a good turn was judged at least a half, or a bad turn lower."""
     return sum((pair.judged >= THRESHOLD) == pair.good for pair in pairs) / len(pairs)
 
 
-def kappa(pairs: Sequence[Pair]) -> float | None:
+def kappa(pairs: Sequence[JudgedTurn]) -> float | None:
     """Return the agreement beyond chance, (p_o - p_e) / (1 - p_e), at the same threshold.
 
     1 is full agreement, 0 that of two who know nothing of each other (J. Cohen, A coefficient of agreement for
@@ -123,7 +123,7 @@ def kappa(pairs: Sequence[Pair]) -> float | None:
     return None if by_chance == 1 else (accuracy(pairs) - by_chance) / (1 - by_chance)
 
 
-def brier(pairs: Sequence[Pair]) -> float:
+def brier(pairs: Sequence[JudgedTurn]) -> float:
     """Return the mean squared distance of a judgement from what happened, 1 or 0; 0 is perfect.
 
     Always saying the share of good turns gives that share times its complement (G. W. Brier, Verification of forecasts
@@ -131,18 +131,18 @@ def brier(pairs: Sequence[Pair]) -> float:
     return math.fsum((pair.judged - pair.good) ** 2 for pair in pairs) / len(pairs)
 
 
-def calibration(pairs: Sequence[Pair], bins: int = BINS) -> tuple[Bin, ...]:
+def calibration(pairs: Sequence[JudgedTurn], bins: int = BINS) -> tuple[Bin, ...]:
     """Return a reliability table: of the turns with about the same judgement, the share that turned out good.
 
     See M. H. DeGroot and S. E. Fienberg, The comparison and evaluation of forecasters, The Statistician 32, 1983. Bins
     have equal widths; judgements on a bound count above it."""
-    found: list[list[Pair]] = [[] for _ in range(bins)]
+    found: list[list[JudgedTurn]] = [[] for _ in range(bins)]
     for pair in pairs:
         found[min(int(pair.judged * bins), bins - 1)].append(pair)
     return tuple(_bin(number / bins, (number + 1) / bins, inside) for number, inside in enumerate(found))
 
 
-def _bin(start: float, end: float, inside: Sequence[Pair]) -> Bin:
+def _bin(start: float, end: float, inside: Sequence[JudgedTurn]) -> Bin:
     if not inside:
         return Bin(start, end, 0, None, None)
     judged = math.fsum(pair.judged for pair in inside) / len(inside)

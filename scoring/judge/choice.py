@@ -37,7 +37,7 @@ def place_of(inference_id: InferenceId) -> float:
     return (int.from_bytes(digest, "big") >> 11) / 2**53
 
 
-class Budget:
+class RequestBudget:
     """A budget of requests in any minute."""
 
     def __init__(self, per_minute: int, monotonic: Callable[[], float] = time.monotonic) -> None:

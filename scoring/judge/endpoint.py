@@ -45,7 +45,7 @@ class _ChatCompletion(msgspec.Struct):
 _decode = msgspec.json.Decoder(_ChatCompletion).decode
 
 
-class Endpoint:
+class JudgeEndpoint:
     """The endpoint; to be used in one event loop."""
 
     def __init__(self, settings: JudgeSettings) -> None:
@@ -158,7 +158,7 @@ def try_endpoint(settings: JudgeSettings) -> Vote:
     ]
 
     async def ask() -> Vote:
-        endpoint = Endpoint(settings)
+        endpoint = JudgeEndpoint(settings)
         try:
             return await endpoint._ask(messages, 0)
         finally:

@@ -5,15 +5,18 @@ log keeps the rest. Its progress is in the store, and covers only turns that wer
 that a restart judges what is left. A turn that is judged twice, because of a crash before its offset was noted, gets
 one outcome (`votes.judgement`)."""
 
+import asyncio
+import concurrent.futures
 import logging
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
 from math import ceil
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -27,10 +30,8 @@ from core.settings import JudgeSettings
 from core.settings.stages import RECORD_ATTEMPTS
 from core.stages.sources import OwnRecords
 from core.stages.stage import Stage, until
-from scoring.judge.background import Background
-from scoring.judge.choice import Budget, why_not
-from scoring.judge.endpoint import Endpoint, NoVote
-from scoring.judge.progress import Progress
+from scoring.judge.choice import RequestBudget, why_not
+from scoring.judge.endpoint import JudgeEndpoint, NoVote
 from scoring.judge.prompt import Message, ask_about, length_of, read_prompt
 from scoring.judge.votes import Vote, is_enough, judgement, version_of
 
@@ -41,6 +42,53 @@ _NOTE_S: Final = 2.0  # how often it is noted how far it has come
 _COMPLAIN_S: Final = 60.0  # how often the log says what the endpoint does not do
 logger = logging.getLogger(__name__)
 Votes = list[Vote | NoVote]
+T = TypeVar("T")
+
+
+class JudgeLoop:
+    """An event loop on its own thread: what waits there blocks nobody, and can be cancelled at any time."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self, last: Callable[[], Awaitable[None]]) -> None:
+        """Cancel what is running; then run `last`."""
+        self.start(_end(last)).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _end(last: Callable[[], Awaitable[None]]) -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await last()
+
+
+class Progress:
+    """The progress of a stage that ends its work in another order than it began it."""
+
+    def __init__(self, starts: Mapping[TopicPartition, int]) -> None:
+        self._next = dict(starts)
+        self._pending: dict[TopicPartition, set[int]] = {source: set() for source in starts}
+
+    def begin(self, source: TopicPartition, offset: int) -> None:
+        self._next[source] = offset + 1
+        self._pending[source].add(offset)
+
+    def end(self, source: TopicPartition, offset: int) -> None:
+        self._pending[source].remove(offset)
+
+    def reached(self) -> dict[TopicPartition, int]:
+        """Return, for each partition, the offset before which all is done."""
+        return {source: min(self._pending[source], default=following) for source, following in self._next.items()}
 
 
 class _Case(msgspec.Struct, frozen=True):
@@ -70,10 +118,10 @@ class Judge(Stage):
         _check_outcome(spec, settings.outcome)
         self._instructions = read_prompt(settings.prompt)
         self.version = version_of(settings, self._instructions)
-        self._endpoint = Endpoint(settings)
-        self._background = Background("judge-requests")
+        self._endpoint = JudgeEndpoint(settings)
+        self._background = JudgeLoop("judge-requests")
         self._most = ceil(settings.requests.under_way / settings.requests.votes)
-        self._budget = Budget(settings.turns.per_minute)
+        self._budget = RequestBudget(settings.turns.per_minute)
         self._record_attempts = record_attempts
         self._culprits = Culprits(GROUP, log, store, clock, record_attempts)
         self._reader = log.reader([Topic.TURNS])

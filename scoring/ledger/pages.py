@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from core.operations.ledger import SessionKey
 from core.store.ledger import by_namespace
 from core.store.work import View
+from scoring.ledger.bounds import kept
 from scoring.rewards.state import Session
 
 
@@ -18,5 +19,5 @@ def load_sessions(view: View, keys: Iterable[SessionKey]) -> dict[SessionKey, Se
         for turn in view.ledger.turns(namespace, ids):
             sessions[SessionKey((namespace, turn.session_id))].add(turn)
         for session_id, heard in view.ledger.outcomes(namespace, ids):
-            sessions[SessionKey((namespace, session_id))].hear(heard)
+            sessions[SessionKey((namespace, session_id))].hear(kept(heard))  # former builds stored all of its words
     return sessions

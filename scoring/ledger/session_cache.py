@@ -11,7 +11,8 @@ from core.operations.ledger import SessionKey
 from scoring.rewards.state import Session
 
 _MOST: Final = 50_000
-"""Turns and outcomes that are kept, a kilobyte or two each; what the last transaction used stays in any case."""
+"""Turns and outcomes that are kept, a kilobyte or two each, and those with long texts for as many as they have; what
+the last transaction used stays in any case."""
 
 
 class SessionCache:

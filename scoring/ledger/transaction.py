@@ -22,6 +22,7 @@ from core.records.handling import attempt, words_of
 from core.reward_spec import RewardSpec
 from core.store.work import View, Work
 from scoring.derived import derive
+from scoring.ledger.bounds import is_heard, kept, may_wait
 from scoring.ledger.pages import load_sessions
 from scoring.ledger.session_cache import SessionCache
 from scoring.ledger.unusable import letter_of
@@ -108,7 +109,7 @@ class LedgerTransaction:
         self._sessions |= load_sessions(view, keys - self._sessions.keys())
         self._owner = {inference_id: self._sessions[key] for inference_id, key in owners.items()}
         self._known = view.ledger.known_outcomes(map(_identity, outcomes))
-        for early in view.ledger.early_outcomes(opened):
+        for early in view.ledger.early_outcomes(opened | (spoken_of - owners.keys())):
             self._expect(early)
         for row in due:
             session = self._sessions[SessionKey((row.namespace, row.session_id))]
@@ -216,11 +217,12 @@ class LedgerTransaction:
         else:
             owner = self._owner.get(outcome.inference_id)
             if owner is None or owner.key[0] != outcome.namespace:
-                self.oddities["unknown_inference"] += 1
-                self._expect(heard)
-                self._changed_outcomes[identity] = (heard, None)
+                self._hear_early(heard)
                 return
             session = owner
+        if not is_heard(session, outcome):
+            self.oddities["too_many"] += 1
+            return
         amended = session.heard.get(outcome.supersedes) if outcome.supersedes is not None else None
         before = {id(out): len(out.changes) for out in self._left_out(session)}
         self._keep(heard, session)
@@ -229,6 +231,17 @@ class LedgerTransaction:
         if any(outcome.name in decision.contradicting for decision in decisions):
             self.oddities["contradiction"] += 1
         self._count_left_out(outcome, session)
+
+    def _hear_early(self, heard: Heard) -> None:
+        """Keep what is said of a turn that is not known yet, or of one that this namespace does not have."""
+        self.oddities["unknown_inference"] += 1
+        assert heard.outcome.inference_id is not None
+        if not may_wait(heard.outcome, self._early.get(heard.outcome.inference_id, ())):
+            self.oddities["too_many"] += 1
+            return
+        early = kept(heard)
+        self._expect(early)
+        self._changed_outcomes[_identity(heard.outcome)] = (early, None)
 
     def _end(self, ended: SessionEnded) -> None:
         session = self._session(_key(ended))
@@ -247,6 +260,7 @@ class LedgerTransaction:
         self._early.setdefault(heard.outcome.inference_id, []).append(heard)
 
     def _keep(self, heard: Heard, session: Session) -> None:
+        heard = kept(heard, session)
         session.hear(heard)
         self._changed_outcomes[_identity(heard.outcome)] = (heard, session.key[1])
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from scoring.monitors.telling_apart import Session, tell_apart
+from scoring.monitors.telling_apart import SessionForm, tell_apart
 from scoring.monitors.watched import Watched
 from scoring.monitors.window import Finding, Window
 
@@ -40,12 +40,12 @@ def _in_words(given_away_by: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _sessions(turns: Iterable[Watched], *, is_simulated: bool) -> list[Session]:
+def _sessions(turns: Iterable[Watched], *, is_simulated: bool) -> list[SessionForm]:
     """Return the sessions, those last that were heard of last."""
     by_session: dict[str, list[Watched]] = {}
     for turn in turns:
         by_session[turn.session_id] = [*by_session.pop(turn.session_id, []), turn]
     return [
-        Session(found[0].unit, frozenset(feature for turn in found for feature in turn.form), is_simulated)
+        SessionForm(found[0].unit, frozenset(feature for turn in found for feature in turn.form), is_simulated)
         for found in by_session.values()
     ]

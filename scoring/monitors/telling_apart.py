@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Session:
+class SessionForm:
     """One session's form. `unit`: the user, or the session where there is none."""
 
     unit: str
@@ -43,7 +43,7 @@ class Telling:
     given_away_by: Mapping[str, float]
 
 
-def tell_apart(sessions: Sequence[Session]) -> Telling | None:
+def tell_apart(sessions: Sequence[SessionForm]) -> Telling | None:
     """Return how well the sides are told apart; None when a fold lacks a side."""
     folds_N = np.array([crc32(session.unit.encode()) % FOLDS for session in sessions])
     sides_N = np.array([float(session.is_simulated) for session in sessions])
@@ -96,7 +96,7 @@ def _error(auc: float, ours: int, theirs: int) -> float:
     return sqrt(spread / (ours * theirs))
 
 
-def _users(sessions: Sequence[Session], *, is_simulated: bool) -> int:
+def _users(sessions: Sequence[SessionForm], *, is_simulated: bool) -> int:
     counts = Counter(session.unit for session in sessions if session.is_simulated == is_simulated)
     return max(1, round(sum(counts.values()) ** 2 / sum(count**2 for count in counts.values())))
 

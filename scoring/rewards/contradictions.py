@@ -5,7 +5,7 @@ from typing import Final
 
 from core.events import Outcome
 from core.ids import OutcomeId
-from core.reward_spec import Role, Rules
+from core.reward_spec import RewardRules, Role
 from scoring.rewards.amendments import Standing
 from scoring.rewards.usable import fault_of
 
@@ -27,7 +27,7 @@ def contradicting(about: Iterable[Standing], roles: Mapping[str, Role]) -> tuple
     return tuple(sorted({name for yes_and_no in both for names in yes_and_no.values() for name in names}))
 
 
-def outweighed(about: Iterable[Standing], rules: Rules) -> set[OutcomeId]:
+def outweighed(about: Iterable[Standing], rules: RewardRules) -> set[OutcomeId]:
     """Return the outcomes that do not count, since somebody said the opposite of the answer itself.
 
     Those are what was said of its session, or a check of all of that decided, and, of what was found good, that
@@ -57,7 +57,7 @@ def _explicit(said: Iterable[tuple[Outcome, Role | None]]) -> set[bool]:
     return {opinion for opinion in own.values() if opinion is not None}
 
 
-def _weighed(outcome: Outcome, role: Role | None, rules: Rules) -> bool | None:
+def _weighed(outcome: Outcome, role: Role | None, rules: RewardRules) -> bool | None:
     """Return the opinion, or what a check of a whole session that decides found: it knows no single answer.
 
     A check found that good which it adds something for: of a share of tests that may be half of them, or more."""

@@ -16,9 +16,9 @@ import msgspec
 from core.events import Completion, ToolCall
 from core.operations.ledger import CallPlace, Effort, Facts
 from core.records.call_times import call_times, critical_path_seconds
-from core.reward_spec import ClaimSpec, Rules, call_line
+from core.reward_spec import ClaimSpec, RewardRules, call_line
 from core.text.json_objects import object_of
-from core.text.json_schema import Budget, NoSchema, Schema
+from core.text.json_schema import NoSchema, Schema, StepBudget
 from core.text.patterns import pattern
 from scoring.rewards.runs import is_failure, run_of, verdict_of
 
@@ -27,7 +27,7 @@ _ANSWERS = 100  # that an answer is compared with
 MOST_CLAIMS: Final = 128  # places in an answer: each cuts it twice, and into more than 256 parts no turn is cut
 
 
-def facts_of(turn: Completion, parent: Facts | None, rules: Rules) -> Facts:
+def facts_of(turn: Completion, parent: Facts | None, rules: RewardRules) -> Facts:
     """Return the facts of a turn. `parent`: those of the turn that it continues, if known."""
     if turn.unstored is not None:
         return _unstored_facts(turn, parent)
@@ -167,7 +167,7 @@ def _places(turn: Completion, claims: Sequence[ClaimSpec]) -> tuple[tuple[int, i
     return tuple(sorted(found)) if len(found) <= MOST_CLAIMS else ()
 
 
-def _is_backed(turn: Completion, claim: ClaimSpec, rules: Rules) -> bool:
+def _is_backed(turn: Completion, claim: ClaimSpec, rules: RewardRules) -> bool:
     """Return whether the calls before the answer back the claim; the last one that says anything decides.
 
     Calls of the same turn have no result yet. A run that failed is no evidence, nor is any other call that failed."""
@@ -179,7 +179,7 @@ def _is_backed(turn: Completion, claim: ClaimSpec, rules: Rules) -> bool:
     return False
 
 
-def _failed(call: str, result: str, rules: Rules) -> bool:
+def _failed(call: str, result: str, rules: RewardRules) -> bool:
     return is_failure(result) if run_of(call, rules.derived) is None else verdict_of(result) is False
 
 
@@ -215,7 +215,7 @@ class _Schemas:
     def __init__(self, turn: Completion) -> None:
         self._offered = {tool["function"]["name"]: tool["function"] for tool in turn.tools}
         self._read: dict[str, Schema | None] = {}
-        self._budget = Budget()
+        self._budget = StepBudget()
 
     def refuse(self, call: ToolCall) -> bool:
         """Return whether the tool refuses the call.

@@ -15,14 +15,16 @@ import msgspec
 from core.events import Credit, Hint, Outcome, TextEdit
 from core.ids import OutcomeId, UserHash
 from core.operations.ledger import Heard, Turn
-from core.reward_spec import RewardSpec, Rules
+from core.reward_spec import RewardRules, RewardSpec
+from core.reward_spec.roles import CONSENT_WITHDRAWN
 from scoring.rewards.amendments import Standing
-from scoring.rewards.conduct import effort_of, penalties_of
 from scoring.rewards.contradictions import contradicting, outweighed
 from scoring.rewards.defence import is_on, left_out, standing_of
 from scoring.rewards.spans import author_of, credits_of, demonstrated, hints_of
 from scoring.rewards.state import Session
 from scoring.rewards.worth import contribution, heard_of, trimmed_at_an_end, without_repetition
+
+_FAULTS = ("malformed_call", "cut_off", "empty_answer", "repeated_answer", "unbacked_claim")
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,14 +106,17 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
     )
 
 
-def _voiding(turn: Turn, session: Session, rules: Rules) -> list[Outcome]:
+def _voiding(turn: Turn, session: Session, rules: RewardRules) -> list[Outcome]:
     """Return what says that the turn, or its session as a whole, came about by a fault that is not the answer's.
 
-    It holds for all of a session's turns, whenever it was said and whatever their purpose."""
-    if "void" not in rules.roles.values():
-        return []
+    It holds for all of a session's turns, whenever it was said and whatever their purpose. That a user has withdrawn
+    consent to learning is said of each turn by the service itself."""
     standing = (entry.outcome for subject in (turn.inference_id, None) for entry in session.standing_of(subject))
-    return [each for each in standing if rules.roles.get(each.name) == "void" and each.value is True]
+    return [each for each in standing if _voids(each, rules) and each.value is True]
+
+
+def _voids(outcome: Outcome, rules: RewardRules) -> bool:
+    return rules.roles.get(outcome.name) == "void" or outcome.name == CONSENT_WITHDRAWN
 
 
 def _waiting(due_at: datetime) -> Decision:
@@ -196,7 +201,7 @@ def _hears_session(turn: Turn, at: datetime, spec: RewardSpec) -> bool:
     return turn.opened_at <= at and turn.purpose in purposes and not turn.silent
 
 
-def seen_at_of(turn: Turn, about: Iterable[Standing], rules: Rules) -> datetime | None:
+def seen_at_of(turn: Turn, about: Iterable[Standing], rules: RewardRules) -> datetime | None:
     """Return when the user saw what the turn suggests; None while nobody is known to have seen it.
 
     An answer counts as seen when it was asked for, and so does a suggestion whose client does not say what it shows.
@@ -209,7 +214,7 @@ def seen_at_of(turn: Turn, about: Iterable[Standing], rules: Rules) -> datetime 
 
 
 def _due_at(
-    turn: Turn, session: Session, heard: Mapping[str, object], spec: Rules, seen_at: datetime | None
+    turn: Turn, session: Session, heard: Mapping[str, object], spec: RewardRules, seen_at: datetime | None
 ) -> datetime:
     """Return when the last wait for missing outcomes is over: by itself or because the session is."""
     if turn.purpose == "suggestion":
@@ -224,7 +229,7 @@ def _due_at(
     return max(turn.opened_at, min(ends))
 
 
-def _defaults(turn: Turn, heard: Mapping[str, object], spec: Rules, seen_at: datetime | None) -> dict[str, float]:
+def _defaults(turn: Turn, heard: Mapping[str, object], spec: RewardRules, seen_at: datetime | None) -> dict[str, float]:
     """Return the values that stand in for missing outcomes."""
     if turn.purpose == "suggestion":
         if heard:
@@ -249,7 +254,7 @@ def _why(
 
 
 def _left_out(
-    turn: Turn, session: Session, heard: Mapping[str, Sequence[object]], rules: Rules, outweighed: int
+    turn: Turn, session: Session, heard: Mapping[str, Sequence[object]], rules: RewardRules, outweighed: int
 ) -> str:
     """Say which outcomes of the turn, or of its session, do not count."""
     parts = [f"{outweighed} against a plainer verdict"] if outweighed else []
@@ -261,3 +266,21 @@ def _left_out(
         trimmed = 2 * trimmed_at_an_end(len(entries), rules.outcomes[name].trim)
         parts += [f"{trimmed} of {len(entries)} {name} trimmed"] if trimmed else []
     return f"; left out: {', '.join(parts)}" if parts else ""
+
+
+def penalties_of(turn: Turn, rules: RewardRules) -> dict[str, float]:
+    """Return what the turn's faults cost. A fault is a reason for a reward by itself; effort is not."""
+    if turn.purpose != "turn":
+        return {}
+    costs = {fault: float(getattr(rules.penalties, fault)) for fault in _FAULTS if getattr(turn.facts, fault)}
+    return {fault: cost for fault, cost in costs.items() if cost}
+
+
+def effort_of(turn: Turn, rules: RewardRules) -> dict[str, float]:
+    """Return what the turn adds to the cost of the path to it; nothing for suggestions, which cost nobody's time."""
+    spec = rules.effort
+    if not spec.coefficient or turn.purpose == "suggestion":
+        return {}
+    before = turn.facts.before.weighed(spec)
+    added = spec.cost(before + turn.facts.effort.weighed(spec)) - spec.cost(before)
+    return {"effort": -spec.coefficient * added}

@@ -18,7 +18,7 @@ from core.events import Credit, Hint, Outcome, TextEdit
 from core.ids import UserHash
 from core.operations.ledger import Turn
 from core.records.text_edits import are_sound
-from core.reward_spec import Measure, Rules
+from core.reward_spec import Measure, RewardRules
 from core.reward_spec.roles import BLAME
 from scoring.rewards.amendments import Standing
 from scoring.rewards.worth import Heard, contribution, without_repetition, without_replaced
@@ -47,7 +47,7 @@ _start = attrgetter("start")
 
 
 def credits_of(
-    turn: Turn, said: Heard, whole: Mapping[str, float], faults: Mapping[str, float], rules: Rules, value: float
+    turn: Turn, said: Heard, whole: Mapping[str, float], faults: Mapping[str, float], rules: RewardRules, value: float
 ) -> tuple[Credit, ...]:
     """Return the credits of a turn that is worth `value`; () where all its tokens share that.
 
@@ -86,7 +86,7 @@ def credits_of(
     return () if all(credit.value == value for credit in credits) else tuple(credits)
 
 
-def _pieces(entry: Standing, turn: Turn, rules: Rules) -> list[_Said] | None:
+def _pieces(entry: Standing, turn: Turn, rules: RewardRules) -> list[_Said] | None:
     """Return what an outcome says of which tokens, none twice, in order; None when it speaks of the whole turn."""
     outcome = entry.outcome
     target = target_of(outcome, turn)
@@ -154,7 +154,7 @@ def _is_in(place: int, spans: Sequence[Span] | None) -> bool:
 # ------------------------------------------------------------------------------------------ words and demonstrations
 
 
-def hints_of(turn: Turn, about: Sequence[Standing], rules: Rules) -> tuple[Hint, ...]:
+def hints_of(turn: Turn, about: Sequence[Standing], rules: RewardRules) -> tuple[Hint, ...]:
     """Return what was said of the answer in words: the last `MOST_HINTS`, each up to `LONGEST_HINT` characters."""
     found: list[Hint] = []
     if turn.facts.tokens:
@@ -168,7 +168,7 @@ def hints_of(turn: Turn, about: Sequence[Standing], rules: Rules) -> tuple[Hint,
     return tuple(reversed(found))
 
 
-def _words(outcome: Outcome, rules: Rules) -> str:
+def _words(outcome: Outcome, rules: RewardRules) -> str:
     """Return the words of an outcome: a comment, or what was said with blame or with a run that failed."""
     role, spec = rules.roles.get(outcome.name), rules.outcomes.get(outcome.name)
     if outcome.inference_id is None or spec is None or spec.measure is not None or not outcome.learn:
@@ -179,21 +179,21 @@ def _words(outcome: Outcome, rules: Rules) -> str:
     return outcome.evidence or "" if blames else ""
 
 
-def demonstrated(turn: Turn, about: Sequence[Standing], rules: Rules) -> tuple[TextEdit, ...]:
+def demonstrated(turn: Turn, about: Sequence[Standing], rules: RewardRules) -> tuple[TextEdit, ...]:
     """Return what a user wrote in place of the answer's own: the last text of the answer, and of each of its calls."""
     texts = _last_texts(turn, about, rules)
     found = sorted((edit for text in texts for edit in text.edits), key=lambda edit: (edit.start, edit.end))
     return tuple(found) if found and are_sound(found, turn.facts.tokens) else ()
 
 
-def author_of(turn: Turn, about: Sequence[Standing], rules: Rules) -> UserHash | None:
+def author_of(turn: Turn, about: Sequence[Standing], rules: RewardRules) -> UserHash | None:
     """Return who wrote what is demonstrated: of several users the last; None where nothing is, or nobody is told."""
     if not demonstrated(turn, about, rules):
         return None
     return next((text.user_id for text in _last_texts(turn, about, rules) if text.user_id is not None), None)
 
 
-def _last_texts(turn: Turn, about: Sequence[Standing], rules: Rules) -> list[Outcome]:
+def _last_texts(turn: Turn, about: Sequence[Standing], rules: RewardRules) -> list[Outcome]:
     """Return the outcomes with the last exact text of the answer, and of each of its calls, the newest first."""
     last: dict[str | None, Outcome] = {}
     for entry in reversed(about):
@@ -204,7 +204,7 @@ def _last_texts(turn: Turn, about: Sequence[Standing], rules: Rules) -> list[Out
     return [each for each in last.values() if each.learn and each.edits and are_sound(each.edits, turn.facts.tokens)]
 
 
-def _tells_a_text(outcome: Outcome, rules: Rules) -> bool:
+def _tells_a_text(outcome: Outcome, rules: RewardRules) -> bool:
     """Return whether an outcome says what somebody wrote, with edits or, where these are not exact, without."""
     spec = rules.outcomes.get(outcome.name)
     if outcome.inference_id is None or spec is None:

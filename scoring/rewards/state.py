@@ -6,7 +6,8 @@ from bisect import insort
 from collections.abc import Collection, Hashable, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any
+from sys import getsizeof
+from typing import Any, Final
 
 import msgspec
 
@@ -31,6 +32,7 @@ def open_turn(completion: Completion, partition: int, facts: Facts) -> Turn:
     )
 
 
+_TOKEN_BYTES: Final = 36  # a place in a tuple, and a number of its own
 Subject = InferenceId | None
 """Whom an outcome speaks of; None: the session."""
 
@@ -55,6 +57,9 @@ class Session(msgspec.Struct, kw_only=True):
     """A cache of what callers computed from its turns; emptied when a turn is added."""
     kept: dict[Hashable, Any] = {}
     """A cache that callers keep up to date themselves."""
+    put_in: int = 0
+    """Tokens of users' own texts in what was heard."""
+    _said_bytes: int = 0
     _answers: dict[InferenceId | None, list[Turn]] = {}
     _said: dict[Subject, dict[OutcomeId, Heard]] = {}
     _chains: dict[OutcomeId, set[OutcomeId]] = {}
@@ -68,7 +73,8 @@ class Session(msgspec.Struct, kw_only=True):
 
     @property
     def size(self) -> int:
-        return len(self.turns) + len(self.heard)
+        """About how many kilobytes it takes, or a little more."""
+        return len(self.turns) + len(self.heard) + self._said_bytes // 1024
 
     def add(self, turn: Turn) -> None:
         self.turns[turn.inference_id] = turn
@@ -93,6 +99,9 @@ class Session(msgspec.Struct, kw_only=True):
         outcome = heard.outcome
         if outcome.outcome_id not in self.heard:
             self.said.append(heard)
+            put_in = sum(len(edit.token_ids) for edit in outcome.edits)
+            self.put_in += put_in
+            self._said_bytes += _TOKEN_BYTES * put_in + _bytes_of_texts(outcome)
         self.heard[outcome.outcome_id] = heard
         self._said.setdefault(outcome.inference_id, {})[outcome.outcome_id] = heard
         for said in self._chain(outcome):
@@ -133,3 +142,8 @@ class Session(msgspec.Struct, kw_only=True):
             self._chains |= dict.fromkeys(small, large)
             chain = large
         return chain
+
+
+def _bytes_of_texts(outcome: Outcome) -> int:
+    texts = (outcome.evidence, outcome.value, *outcome.tags.keys(), *outcome.tags.values())
+    return sum(getsizeof(text) for text in texts if isinstance(text, str))

@@ -6,6 +6,7 @@ from typing import Final
 
 from core.events import Outcome
 from core.reward_spec import OutcomeSpec
+from core.reward_spec.roles import CONSENT_WITHDRAWN
 
 _SHOWN: Final = 60  # characters of a value, in a reason
 
@@ -14,7 +15,7 @@ def fault_of(outcome: Outcome, spec: OutcomeSpec | None) -> str | None:
     """Return why an outcome cannot be used; None when it can.
 
     `spec`: that of its name, None if the reward spec has none. A withdrawal has no value, and withdraws any outcome."""
-    if outcome.withdrawn:
+    if outcome.withdrawn or outcome.name == CONSENT_WITHDRAWN:  # the service's own, under every spec
         return None
     if spec is None:
         return f"{outcome.name!r} is no outcome of the reward spec"

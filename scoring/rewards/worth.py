@@ -6,7 +6,7 @@ from datetime import datetime
 
 from core.ids import OutcomeId
 from core.operations.ledger import Turn
-from core.reward_spec import Aggregation, OutcomeSpec, Rules
+from core.reward_spec import Aggregation, OutcomeSpec, RewardRules
 from scoring.rewards.amendments import Standing
 from scoring.rewards.usable import fault_of
 
@@ -14,7 +14,7 @@ Amount = tuple[float, float]  # what `weight` and what `false_weight` are multip
 Heard = Mapping[str, Sequence[Standing]]
 
 
-def heard_of(turn: Turn, about: Sequence[Standing], rules: Rules) -> dict[str, list[Standing]]:
+def heard_of(turn: Turn, about: Sequence[Standing], rules: RewardRules) -> dict[str, list[Standing]]:
     """Return the outcomes that can move the reward, by name in alphabetical order; some may say the same thing."""
     found: dict[str, list[Standing]] = {}
     for entry in without_replaced(about, rules):
@@ -27,7 +27,7 @@ def heard_of(turn: Turn, about: Sequence[Standing], rules: Rules) -> dict[str, l
     return dict(sorted(found.items()))
 
 
-def without_replaced(about: Sequence[Standing], rules: Rules) -> list[Standing]:
+def without_replaced(about: Sequence[Standing], rules: RewardRules) -> list[Standing]:
     """Return the outcomes without those that were derived where somebody stated one of the same name."""
     derived = {entry.outcome.name for entry in about if entry.outcome.source == "derived"}
     said = (entry.outcome for entry in about if entry.outcome.source != "derived" and entry.outcome.name in derived)
@@ -35,13 +35,13 @@ def without_replaced(about: Sequence[Standing], rules: Rules) -> list[Standing]:
     return [entry for entry in about if entry.outcome.source != "derived" or entry.outcome.name not in stated]
 
 
-def is_thresholded(turn: Turn, name: str, rules: Rules) -> bool:
+def is_thresholded(turn: Turn, name: str, rules: RewardRules) -> bool:
     """Return whether the show threshold decides what this outcome is worth, rather than its weights."""
     is_about_acceptance = rules.roles.get(name) in ("accept", "reject")
     return turn.purpose == "suggestion" and rules.suggestion.show_threshold is not None and is_about_acceptance
 
 
-def without_repetition(turn: Turn, heard: Heard, rules: Rules) -> dict[str, Sequence[Standing]]:
+def without_repetition(turn: Turn, heard: Heard, rules: RewardRules) -> dict[str, Sequence[Standing]]:
     """Keep the most exact of several outcomes on one suggestion's acceptance, by threshold.
 
     Elsewhere a share that was accepted says more than the fact that it was accepted."""
@@ -53,7 +53,7 @@ def without_repetition(turn: Turn, heard: Heard, rules: Rules) -> dict[str, Sequ
     return {name: entries for name, entries in heard.items() if name not in repeated}
 
 
-def _about_acceptance(heard: Iterable[str], rules: Rules) -> tuple[list[str], list[str], list[str]]:
+def _about_acceptance(heard: Iterable[str], rules: RewardRules) -> tuple[list[str], list[str], list[str]]:
     """Return the names of the accepted shares, of the other acceptances, and of the rejections."""
     accepted = [name for name in heard if rules.roles.get(name) == "accept"]
     shares = [name for name in accepted if rules.outcomes[name].type == "number"]
@@ -61,7 +61,7 @@ def _about_acceptance(heard: Iterable[str], rules: Rules) -> tuple[list[str], li
     return shares, wholes, [name for name in heard if rules.roles.get(name) == "reject"]
 
 
-def contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: Rules) -> float:
+def contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: RewardRules) -> float:
     """Return what the outcomes of one name add to the reward."""
     spec = rules.outcomes[name]
     thresholded = is_thresholded(turn, name, rules)

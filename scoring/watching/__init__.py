@@ -1,5 +1,5 @@
 """Watching: monitors over the turns that are served, and alarms about what they find."""
 
-from scoring.watching.stage import Watcher
+from scoring.watching.stage import MonitorStage
 
-__all__ = ["Watcher"]
+__all__ = ["MonitorStage"]

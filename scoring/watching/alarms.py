@@ -21,7 +21,7 @@ Subject = tuple[str, Namespace, str]  # monitor, namespace, workload
 logger = logging.getLogger(__name__)
 
 
-class Alarms:
+class MonitorAlarms:
     """The alarms of a stage. Its methods raise StoreUnavailable and LogUnavailable: try again then."""
 
     def __init__(self, log: EventLog, store: Store, settings: MonitorSettings, clock: Clock) -> None:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 from core.ids import InferenceId
 from scoring.monitors import LEAST_UNITS, Watched
-from scoring.watching.turns import Turns
+from scoring.watching.turns import WatchedTurns
 
 
 class Held:
     """A window. It holds its turns in `turns`, and releases those that it drops."""
 
-    def __init__(self, turns: Turns, most: int, *, of_one: int | None = None) -> None:
+    def __init__(self, turns: WatchedTurns, most: int, *, of_one: int | None = None) -> None:
         """`most`: how many it holds; `of_one`: how many may be one user's, a fifth where it is not said."""
         self._turns, self._most = turns, most
         self._of_one = most // LEAST_UNITS if of_one is None else of_one

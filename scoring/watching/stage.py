@@ -29,8 +29,8 @@ from core.settings.stages import RECORD_ATTEMPTS
 from core.stages.sources import OwnRecords
 from core.stages.stage import Stage, until
 from scoring.monitors import MONITORS, Monitor, Window, hear, watch, with_reward
-from scoring.watching.alarms import Alarms
-from scoring.watching.turns import Turns
+from scoring.watching.alarms import MonitorAlarms
+from scoring.watching.turns import WatchedTurns
 from scoring.watching.workload import Workload
 
 _TOPICS: Final = (Topic.TURNS, Topic.REWARDS)
@@ -46,7 +46,7 @@ Key = tuple[Namespace, str]
 logger = logging.getLogger(__name__)
 
 
-class Watcher(Stage):
+class MonitorStage(Stage):
     """The monitors as a stage. Raises ConfigError for an unknown monitor."""
 
     def __init__(
@@ -65,14 +65,14 @@ class Watcher(Stage):
             raise ConfigError(f"settings: monitors.off: no monitor {', '.join(sorted(unknown))}; there are {names}")
         self._log, self._store, self._spec, self._settings, self._clock = log, store, spec, settings, clock
         self._monitors = [monitor for monitor in MONITORS if monitor.name not in settings.off]
-        self._alarms = Alarms(log, store, settings, clock)
+        self._alarms = MonitorAlarms(log, store, settings, clock)
         self._culprits = Culprits("monitors", log, store, clock, record_attempts)
         self._reader = log.reader(_TOPICS)
         self.source = OwnRecords(self._reader, self._culprits)
         self._behind: dict[TopicPartition, int] = {}  # where the log ended when we came, and not yet read so far
         self._past: list[Record] = []  # what is read of it, until all is
         self._waiting: deque[Record] = deque()  # read, and not taken yet
-        self._turns = Turns()
+        self._turns = WatchedTurns()
         self._workloads: OrderedDict[Key, Workload] = OrderedDict()  # the one that spoke last is last
         self._early: OrderedDict[InferenceId, Reward] = OrderedDict()
         self._rewarded_s = float("-inf")

@@ -9,7 +9,7 @@ from scoring.monitors import Watched
 Change = Callable[[Watched], Watched]
 
 
-class Turns:
+class WatchedTurns:
     def __init__(self) -> None:
         self._turns: dict[InferenceId, Watched] = {}
         self._holders: dict[InferenceId, int] = {}

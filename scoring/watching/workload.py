@@ -22,7 +22,7 @@ from core.reward_spec import Role
 from core.settings import MonitorSettings
 from scoring.monitors import LEAST, LEAST_UNITS, MovedTurns, Watched, Window, WindowTurns, floor, with_roles
 from scoring.watching.held import Held
-from scoring.watching.turns import Turns
+from scoring.watching.turns import WatchedTurns
 
 _FORMAT = 1
 
@@ -45,7 +45,7 @@ class Workload:
 
     def __init__(
         self,
-        turns: Turns,
+        turns: WatchedTurns,
         settings: MonitorSettings,
         maturity_s: float,
         roles: Mapping[str, Role],

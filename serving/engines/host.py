@@ -25,6 +25,7 @@ from core.stages.stage import OK, Stage
 from core.tracing import trace_version
 
 _WOKEN_S = 1.0  # how often it looks at its engine, where the store tells of targets
+_SPARE = 2  # the newest that nobody wants: kept while the engine is away, which may come back on one of them
 _RETRY_S = 1.0  # of what failed because the engine was away
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class EngineHost(Stage):
         self._said: ReplicaStatus | None = None
         self._said_s = float("-inf")
         self._missed = ""  # why what was last asked of the engine did not come about
+        self._not_loaded = ""  # why what was last to be loaded was not
         self._retry_at_s = float("-inf")
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._loading: tuple[PolicyRef, Future[dict[str, float]]] | None = None
@@ -122,6 +124,7 @@ class EngineHost(Stage):
             self._loading = version, future
             future.add_done_callback(lambda _: self.wake())
             return False
+        self._not_loaded = ""
         return False
 
     def _is_verified(self, version: PolicyRef) -> bool:
@@ -139,8 +142,11 @@ class EngineHost(Stage):
             self._figures[version] = future.result()
         except WeightsError as error:
             self._refuse(version, str(error))
-        except (EngineUnavailable, StoreUnavailable, OSError) as error:  # OSError: blobs that cannot be reached
+        except (EngineUnavailable, StoreUnavailable, OSError) as error:  # OSError: no blobs within reach, or no room
+            if str(error) != self._not_loaded:
+                logger.warning("host %s: version %s could not be loaded: %s", self._engine.name, version, error)
             self._away(error)
+            self._not_loaded = str(error)
             return False
         return True
 
@@ -167,12 +173,12 @@ class EngineHost(Stage):
     def _switch(self, target: ReplicaTarget) -> bool:
         serving = self._engine.serving()
         if serving == target.serve:
-            self._phase, self._detail, self._missed = "ready", "", ""
+            self._phase, self._detail, self._missed = "ready", self._not_loaded, ""
             return False
         if target.serve in self._refused or not self._is_verified(target.serve):
             why = self._refused.get(target.serve)
             self._phase = "ready" if serving is not None else "starting" if why is None else "failed"
-            self._detail = why or (self._missed if serving is None else "")
+            self._detail = why or (self._missed if serving is None else self._not_loaded)
             return False
         if self._clock.monotonic() < self._retry_at_s:
             return False
@@ -192,12 +198,11 @@ class EngineHost(Stage):
 
     def _unload_next(self, target: ReplicaTarget) -> bool:
         serving = self._engine.serving()
-        if serving is None:
-            return False  # an engine that is unavailable may come back on any of them
         wanted = {target.serve, *target.hold, serving}
         if self._loading is not None:
             wanted.add(self._loading[0])  # the loader has not done with it
-        for version in sorted(set(self._engine.loaded()) - wanted):
+        unwanted = sorted(set(self._engine.loaded()) - wanted)
+        for version in unwanted[:-_SPARE] if serving is None else unwanted:
             try:
                 self._engine.unload(version)
             except (

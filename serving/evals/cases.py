@@ -29,7 +29,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from core.errors import ConfigError, OnwardError
 from core.temperature import Temperature
-from serving.evals.checkers import Checker, Entry
+from serving.evals.checkers import Checker, CheckerEntry
 from serving.evals.tasks import digest_of as digest_of_task
 from serving.evals.tasks import instruction_of, is_task, solutions_of, tasks_below
 
@@ -46,12 +46,12 @@ class CannotRun(OnwardError):
     """A case got no answer, or its answer could not be checked; says why."""
 
 
-class Message(Entry):
+class Message(CheckerEntry):
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-class Origin(Entry):
+class Origin(CheckerEntry):
     """The turn that a case was mined from, and what became of its answer."""
 
     session: str
@@ -64,7 +64,7 @@ class Origin(Entry):
     edited: bool  # the solution is what the user made of the answer
 
 
-class Reuse(Entry):
+class Reuse(CheckerEntry):
     """Who let a session be used, by which key, and what it may be used for: to evaluate, and for nothing else."""
 
     namespace: str
@@ -73,14 +73,14 @@ class Reuse(Entry):
     only_for: Literal["evaluation"] = "evaluation"
 
 
-class Review(Entry):
+class Review(CheckerEntry):
     """Who decided on a draft, and when."""
 
     by: str  # the name of a key, or `shell:` and the name of the machine's user
     at: datetime
 
 
-class Draft(Entry):
+class Draft(CheckerEntry):
     """A case that a person has yet to accept, drafted from a session. `why`: it was rejected, by whom `review` says."""
 
     name: DraftName
@@ -100,7 +100,7 @@ def _asked(messages: Iterable[Message]) -> str:
     return "\n".join(message.content for message in messages if message.role == "user")
 
 
-class CaseEntry(Entry):
+class CaseEntry(CheckerEntry):
     """What every case has."""
 
     name: str = Field(min_length=1)
@@ -148,7 +148,7 @@ class Case(CaseEntry):
         return [message.model_dump() for message in self.messages]
 
 
-class TaskBudget(Entry):
+class TaskBudget(CheckerEntry):
     """The most that one try may use, as of an episode of rollouts."""
 
     tokens: int = Field(default=100_000, ge=1)
@@ -161,7 +161,7 @@ class TaskBudget(Entry):
     """None: the model's context, where that is known."""
 
 
-class Quality(Entry):
+class Quality(CheckerEntry):
     """What the files must be like that the work leaves, beside its tests."""
 
     duplicates: bool = False
@@ -194,11 +194,11 @@ def _kind(given: Any) -> str:
     return "task" if isinstance(given, TaskCase) or (isinstance(given, dict) and "task" in given) else "asked"
 
 
-class _File(Entry):
+class _File(CheckerEntry):
     case: tuple[Annotated[Annotated[Case, Tag("asked")] | Annotated[TaskCase, Tag("task")], Discriminator(_kind)], ...]
 
 
-class _DraftFile(Entry):
+class _DraftFile(CheckerEntry):
     draft: Draft
 
 

@@ -14,13 +14,13 @@ from core.text.json_schema import NoSchema, Schema
 from core.text.patterns import Pattern
 
 
-class Entry(BaseModel):
+class CheckerEntry(BaseModel):
     """Frozen; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Exact(Entry):
+class Exact(CheckerEntry):
     """The answer is this text, but for white space around it."""
 
     kind: Literal["exact"]
@@ -32,7 +32,7 @@ class Exact(Entry):
         return given.casefold() == wanted.casefold() if self.ignore_case else given == wanted
 
 
-class Contains(Entry):
+class Contains(CheckerEntry):
     """All of these stand in the answer, and none of those."""
 
     kind: Literal["contains"]
@@ -56,7 +56,7 @@ class Contains(Entry):
         return all(map(stands, self.all)) and not any(map(stands, self.none))
 
 
-class Regex(Entry):
+class Regex(CheckerEntry):
     """A regular expression of RE2, in time linear in the answer."""
 
     kind: Literal["regex"]
@@ -80,7 +80,7 @@ class Regex(Entry):
         return self._compiled.is_all_of(answer.strip()) if self.whole else self._compiled.is_in(answer)
 
 
-class JsonSchema(Entry):
+class JsonSchema(CheckerEntry):
     """A schema (2020-12): the whole answer is JSON, but for white space around it, and valid.
 
     References outside the schema are not followed, and a value that takes more steps than the budget is not valid."""
@@ -115,7 +115,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
-class Command(Entry):
+class Command(CheckerEntry):
     """A command that reads the answer from standard input; exit status 0 says that it is right.
 
     See `serving.evals.command`. A path that begins with ./ is relative to the case's directory."""

@@ -41,7 +41,7 @@ _decode = msgspec.json.Decoder(_ChatCompletion).decode
 _decode_versions = msgspec.json.Decoder(_Versions).decode
 
 
-class Endpoint:
+class EvalEndpoint:
     """`url` as OpenAI's clients have it, with /v1. Use it in one event loop."""
 
     def __init__(self, url: str, model: str, api_key: str | None = None, timeout_s: float = 120.0) -> None:

@@ -18,7 +18,7 @@ Message = Mapping[str, Any]
 _TIMES = "onward"  # of a call, in the message of its result: told to a service, and shown to no model
 
 
-class Lost(CannotRun):
+class EngineLost(CannotRun):
     """The engine went, or turned to another version, before the answer was whole: asked again, it may come."""
 
 
@@ -137,7 +137,7 @@ def _in_words_of_cases() -> Iterator[None]:
     try:
         yield
     except EngineUnavailable as error:
-        raise Lost(str(error)) from error
+        raise EngineLost(str(error)) from error
     except InvalidRequest as error:
         raise CannotRun(str(error)) from error
 
@@ -155,13 +155,13 @@ async def _whole(policy: Policy, request: GenerateRequest) -> tuple[list[TokenCh
         chunks.append(chunk)
     seconds, last = time.monotonic() - began, chunks[-1]
     if last.finish_reason == "abort":
-        raise Lost(f"version {request.version} was broken off amid an answer")
+        raise EngineLost(f"version {request.version} was broken off amid an answer")
     if last.version_spans is not None:
         spoke = {span.version for span in last.version_spans}
     else:
         spoke = {chunk.version if chunk.confirmed else UNKNOWN for chunk in chunks if chunk.token_ids}
     if spoke - {request.version}:
-        raise Lost(f"an answer is not all version {request.version}'s: its engine was given another")
+        raise EngineLost(f"an answer is not all version {request.version}'s: its engine was given another")
     return chunks, seconds
 
 

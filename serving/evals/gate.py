@@ -14,14 +14,14 @@ from typing import Any, Literal
 
 from serving.evals.cases import Suite
 from serving.evals.comparison import Difference, Pair, by_group, cases_needed, difference, paired, power
-from serving.evals.run import Answerer, CaseResult, Limits, Solver, ignore, run_suite, unscored
+from serving.evals.run import Answerer, CaseResult, Solver, SuiteLimits, ignore, run_suite, unscored
 
 _NAMED = 5  # cases or groups, in a text
 _HALF = 0.5  # of a group, lost on balance: nobody would call it the same, however few its cases are
 
 
 @dataclass(frozen=True)
-class Bounds:
+class GateBounds:
     """The bounds of the gate.
 
     `margin`: by which part of all cases, as they are weighted, a candidate may be worse. `alpha`: how often one that is
@@ -53,8 +53,8 @@ async def evaluate(
     suite: Suite,
     candidate: Answerer,
     live: Answerer,
-    limits: Limits,
-    bounds: Bounds,
+    limits: SuiteLimits,
+    bounds: GateBounds,
     solvers: tuple[Solver | None, Solver | None] = (None, None),
     on_result: Callable[[CaseResult], None] = ignore,
 ) -> GateDecision:
@@ -68,7 +68,7 @@ async def evaluate(
     return judge(one, other, bounds)
 
 
-def judge(candidate: Sequence[CaseResult], live: Sequence[CaseResult], bounds: Bounds) -> GateDecision:
+def judge(candidate: Sequence[CaseResult], live: Sequence[CaseResult], bounds: GateBounds) -> GateDecision:
     """Judge the results. Raises ValueError when the sides were asked different cases."""
     pairs, sides = paired(candidate, live), (("candidate", candidate), ("live", live))
     missing = {f"{side}: {name}": why for side, ran in sides for name, why in unscored(ran).items()}
@@ -108,7 +108,7 @@ def worked_on(results: Sequence[CaseResult]) -> dict[str, dict[str, Any]]:
 
 
 def _decided(
-    found: Difference, groups: Mapping[str, Difference], missing: Mapping[str, str], bounds: Bounds
+    found: Difference, groups: Mapping[str, Difference], missing: Mapping[str, str], bounds: GateBounds
 ) -> tuple[Literal["refuse", "hold", "pass"], str]:
     said = f"{found.candidate:.1%} of {found.cases} cases right against {found.live:.1%}, {_within(found)}"
     if found.high < 0 and found.low <= -bounds.margin:
@@ -129,13 +129,13 @@ def _decided(
     )
 
 
-def _groups(pairs: Sequence[Pair], bounds: Bounds) -> Mapping[str, Difference]:
+def _groups(pairs: Sequence[Pair], bounds: GateBounds) -> Mapping[str, Difference]:
     """One alone is the whole, and has been judged."""
     groups = by_group(pairs, bounds.alpha)
     return groups if len(groups) > 1 else {}
 
 
-def _beyond_proof(pairs: Sequence[Pair], groups: Mapping[str, Difference], bounds: Bounds) -> str:
+def _beyond_proof(pairs: Sequence[Pair], groups: Mapping[str, Difference], bounds: GateBounds) -> str:
     """Name the groups too small to prove anything.
 
     They could not be shown to be worse even if the live version solved every case and the candidate none."""

@@ -47,7 +47,7 @@ OpenTasks = Callable[[int], AbstractAsyncContextManager[SolverOf]]
 
 
 @dataclass(frozen=True)
-class Limits:
+class SuiteLimits:
     """Time for the whole suite, requests under way at once, and whether a suite's commands may run here.
 
     Tasks are commands: those of their tests, and those that a version calls, in sandboxes."""
@@ -76,7 +76,7 @@ def ignore(result: CaseResult) -> None:
 async def run_suite(
     suite: Suite,
     answer: Answerer,
-    limits: Limits,
+    limits: SuiteLimits,
     solve: Solver | None = None,
     on_result: Callable[[CaseResult], None] = ignore,
 ) -> list[CaseResult]:
@@ -107,7 +107,7 @@ async def run_suite(
     return [task.result() for task in tasks]
 
 
-async def _holds(suite: Suite, case: Case, answer: str, limits: Limits) -> bool:
+async def _holds(suite: Suite, case: Case, answer: str, limits: SuiteLimits) -> bool:
     checker = case.checker
     if not isinstance(checker, Command):
         return checker.holds(answer)
@@ -116,7 +116,7 @@ async def _holds(suite: Suite, case: Case, answer: str, limits: Limits) -> bool:
     return await command.accepts(checker.within(suite.directories[case.name]), answer, checker.timeout_s)
 
 
-async def _solved(case: TaskCase, limits: Limits, solve: Solver | None) -> CaseResult:
+async def _solved(case: TaskCase, limits: SuiteLimits, solve: Solver | None) -> CaseResult:
     if not limits.allow_commands:
         raise CannotRun("it is a task, which runs commands, and these are not allowed")
     if solve is None:

@@ -20,9 +20,9 @@ from core.ids import PolicyRef
 from core.ports import Clock, Policy, Renderer
 from core.settings import EvalSettings
 from serving.evals.cases import Case, Suite
-from serving.evals.engine_answers import EngineAnswers, EngineTalk, Lost, Message, Said
-from serving.evals.gate import Bounds, GateDecision, evaluate
-from serving.evals.run import Answerer, Limits, OpenTasks, Solver, SolverOf
+from serving.evals.engine_answers import EngineAnswers, EngineLost, EngineTalk, Message, Said
+from serving.evals.gate import GateBounds, GateDecision, evaluate
+from serving.evals.run import Answerer, OpenTasks, Solver, SolverOf, SuiteLimits
 from serving.evals.verdicts import of_cases, together
 from serving.releases.view import ReleaseView
 
@@ -101,8 +101,8 @@ class CaseGate:
 
     async def _ask(self, candidate: PolicyRef, live: PolicyRef, budget_s: float) -> GateDecision:
         until_s = asyncio.get_running_loop().time() + budget_s
-        limits = Limits(budget_s, self._settings.concurrency, self._settings.allow_commands)
-        versions, bounds = (candidate, live), Bounds(margin=self._settings.margin)
+        limits = SuiteLimits(budget_s, self._settings.concurrency, self._settings.allow_commands)
+        versions, bounds = (candidate, live), GateBounds(margin=self._settings.margin)
         async with self._open_policy() as policy, self._solving() as solver_of:
             answers = [_patient(EngineAnswers(policy, self._renderer, version), until_s) for version in versions]
             solvers = [self._solver(solver_of, policy, version, until_s) for version in versions]
@@ -148,7 +148,7 @@ async def _again(ask: Callable[[], Awaitable[T]], until_s: float) -> T:
     while True:
         try:
             return await ask()
-        except Lost:
+        except EngineLost:
             if asyncio.get_running_loop().time() + 2 * _AGAIN_S > until_s:
                 raise
             await asyncio.sleep(_AGAIN_S)

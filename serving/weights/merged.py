@@ -2,7 +2,9 @@
 
 For engines that load whole weights alone. Without any tensor library, since the host of an engine has none."""
 
+import errno
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,17 +27,33 @@ def write_merged(base: Opened, opened: Opened, directory: Path, dtype: str) -> l
     """Write whole weights to `directory`, under the names of the base's files.
 
     What the adapter changes is in `dtype`, as torch names it; all else is copied. Raises WeightsError when the adapter
-    is upon another base, does not fit it, or when a sum is not finite."""
+    is upon another base, does not fit it, or when a sum is not finite, and OSError, before it writes anything, when the
+    disk has no room for them."""
     assert opened.adapter is not None
     check_base(opened.adapter, base.digest, f"{opened.shards[0].parent}")
     changes, tensors = low_rank_of(opened.shards, opened.adapter), tensors_of(base.shards)
     check_fits(changes, {name: tensor.shape for name, tensor in tensors.items()})
+    stored = _DTYPES[dtype]
+    _require_room(directory, sum(_size(name, tensor, changes, stored) for name, tensor in tensors.items()))
     made = []
     for shard in base.shards:
         within = {name: tensor for name, tensor in tensors.items() if tensor.path == shard}
         made.append(directory / shard.name)
-        _write(made[-1], within, changes, opened.adapter.scale, _DTYPES[dtype])
+        _write(made[-1], within, changes, opened.adapter.scale, stored)
     return made
+
+
+def _size(name: str, tensor: StoredTensor, changes: Mapping[str, LowRank], dtype: str) -> int:
+    """Return the bytes that a tensor has once it is merged."""
+    return _BYTES[dtype] * int(np.prod(tensor.shape)) if name in changes else tensor.end - tensor.start
+
+
+def _require_room(directory: Path, size: int) -> None:
+    existing = directory if directory.exists() else directory.parent
+    free = shutil.disk_usage(existing).free
+    if free < size:
+        what = f"a merged version takes {size:,} bytes, and {free:,} are free"
+        raise OSError(errno.ENOSPC, what, str(directory))
 
 
 def _write(
@@ -45,9 +63,7 @@ def _write(
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
-        size = tensor.end - tensor.start
-        if name in changes:
-            size = _BYTES[dtype] * int(np.prod(tensor.shape))
+        size = _size(name, tensor, changes, dtype)
         kept = {"dtype": dtype if name in changes else tensor.dtype, "shape": list(tensor.shape)}
         header[name] = kept | {"data_offsets": [end, end + size]}
         end += size

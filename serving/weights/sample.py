@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from core.model.weights_digest import tensors_of
-from serving.weights.deltas.checkpoint import ByteRange, Files, width_of
+from serving.weights.deltas.checkpoint import ByteRange, OpenFiles, width_of
 from serving.weights.deltas.chunk import Bits, encode_chunk
 
 _BYTES = 1 << 16  # of the checkpoint: about what a millisecond allows
@@ -21,7 +21,7 @@ def promised_share(parent: Sequence[Path], child: Sequence[Path]) -> float:
     before, after = tensors_of(parent), tensors_of(child)
     total = sum(tensor.end - tensor.start for tensor in after.values())
     samples: dict[str, list[tuple[Bits, Bits]]] = {}
-    with Files([*parent, *child]) as files:
+    with OpenFiles([*parent, *child]) as files:
         for name, tensor in after.items():
             width, size = width_of(tensor.dtype), tensor.end - tensor.start
             wanted = min(size, max(_LEAST, size * _BYTES // total)) // width * width

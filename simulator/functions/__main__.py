@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from environments.provenance import Origin, made_by
 from simulator.functions.subject import Functions
 from simulator.lessons.lesson import Plan
 from simulator.lessons.report import succeeded, summary
@@ -14,10 +15,10 @@ from simulator.lessons.run import run_lesson
 from simulator.tasks.sandbox import Sandbox
 
 
-async def teach(plan: Plan, output: Path) -> dict[str, Any]:
+async def teach(plan: Plan, output: Path, made: Origin) -> dict[str, Any]:
     sandbox = Sandbox()
     try:
-        return await run_lesson(plan, Functions(sandbox), os.environ.get("SIMULATOR_KEY"), output)
+        return await run_lesson(plan, Functions(sandbox), os.environ.get("SIMULATOR_KEY"), output, made)
     finally:
         await sandbox.close()
 
@@ -36,12 +37,15 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=8, help="users who ask at the same time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("demo"), help="where the report goes")
+    parser.add_argument("--command", help="the command that this is part of, for the report")
     asked = parser.parse_args()
     for name, least in (("seconds", 0), ("examined", 1), ("users", 1)):
         if getattr(asked, name) < least:
             parser.error(f"--{name}: {getattr(asked, name):g} is less than {least}")
     plan = Plan(tuple(asked.url), asked.seconds, asked.seed, asked.examined, asked.users, asked.model)
-    report = asyncio.run(teach(plan, asked.output))
+    made = made_by("python -m simulator.functions")
+    made |= {"command": asked.command} if asked.command else {}
+    report = asyncio.run(teach(plan, asked.output, made))
     print(summary(report, asked.output), flush=True)
     sys.exit(0 if succeeded(report) else 1)
 

@@ -48,7 +48,7 @@ class Answered:
 
 
 @dataclass
-class Record:
+class LessonRecord:
     """The users' notes on a lesson; the service is told nothing of them but feedback."""
 
     answers: list[Answered] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Lesson:
     def __init__(self, plan: Plan, subject: Subject, http: aiohttp.ClientSession) -> None:
         self.plan = plan
         self.subject = subject
-        self.record = Record()
+        self.record = LessonRecord()
         self.phase: Phase = "before"
         self._client = Client(plan.base_urls, http, _TIMEOUT)
         self._rng = random.Random(f"lesson {plan.seed}")

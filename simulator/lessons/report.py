@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from environments.provenance import Origin
 from simulator.lessons.lesson import Answered, Lesson
 from simulator.losses import find_losses
 from simulator.outcome.truth import difference_of_shares
-from simulator.report import SERVED, SETTLE_S, idle_share, waiting_share
+from simulator.report import SERVED, SETTLE_S, idle_share, origin, waiting_share
 from simulator.service import UNREACHABLE, ServiceView
 
 _TAUGHT_WINDOW = 64  # answers at the beginning and at the end of teaching
 
 
-async def make_report(lesson: Lesson, service: ServiceView) -> dict[str, Any]:
-    """Return the figures of the lesson; None stands for those that nobody could give."""
+async def make_report(lesson: Lesson, service: ServiceView, made: Origin) -> dict[str, Any]:
+    """Return the figures of the lesson; None stands for those that nobody could give. `made`: by which command."""
     record, plan = lesson.record, lesson.plan
     losses = await find_losses(record, service, SETTLE_S)
     metrics: dict[str, float] = {}
@@ -29,6 +30,7 @@ async def make_report(lesson: Lesson, service: ServiceView) -> dict[str, Any]:
     taught = sorted(record.of("taught"), key=lambda answered: answered.at_s)
     before, after = record.of("before"), record.of("after")
     return {
+        "provenance": origin(made, policies, (answered.version for answered in record.answers), plan.seed),
         "subject": lesson.subject.workload,
         "seed": plan.seed,
         "seconds_taught": plan.seconds,

@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 
+from environments.provenance import Origin
 from simulator.lessons.lesson import Lesson, Plan
 from simulator.lessons.report import make_report, write
 from simulator.lessons.subject import Subject
@@ -14,8 +15,8 @@ from simulator.lessons.view import watch
 from simulator.service import ServiceView
 
 
-async def run_lesson(plan: Plan, subject: Subject, key: str | None, output: Path) -> dict[str, Any]:
-    """Run the lesson, write its report, and return it."""
+async def run_lesson(plan: Plan, subject: Subject, key: str | None, output: Path, made: Origin) -> dict[str, Any]:
+    """Run the lesson, write its report, and return it. `made`: by which command."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as http:
@@ -27,6 +28,6 @@ async def run_lesson(plan: Plan, subject: Subject, key: str | None, output: Path
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
-        report = await make_report(lesson, service)
+        report = await make_report(lesson, service, made)
     write(report, output)
     return report

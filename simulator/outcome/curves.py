@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from environments.provenance import in_png
 from simulator.outcome.truth import Truth
 
 
@@ -19,14 +20,14 @@ class Point:
 
 
 @dataclass
-class Curves:
+class RunCurves:
     points: list[Point] = field(default_factory=list)
 
-    def settled(self, truth: Truth) -> "Curves":
+    def settled(self, truth: Truth) -> "RunCurves":
         """Return the curves with the shares as they turned out.
 
         At the moment itself the latest sessions had not ended yet."""
-        return Curves(
+        return RunCurves(
             [
                 replace(point, quality=truth.quality_at(point.second), accepted=truth.accepted_share(point.second))
                 for point in self.points
@@ -38,7 +39,8 @@ class Curves:
         return {name: [getattr(point, name) for point in self.points] for name in names}
 
 
-def draw(curves: Curves, report: dict[str, Any], path: Path) -> None:
+def draw(curves: RunCurves, report: dict[str, Any], path: Path) -> None:
+    """Draw it; the picture holds the report's provenance."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -58,7 +60,7 @@ def draw(curves: Curves, report: dict[str, Any], path: Path) -> None:
     below.set_ylabel("policy version")
     below.set_xlabel("seconds of traffic")
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, metadata=in_png(report["provenance"]))
     plt.close(figure)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simulator.users.crowd import UserKind
-from simulator.users.ide import Session
+from simulator.users.ide import EditorSession
 
 WINDOW_S = 20.0  # at the usual rate of 20 sessions a second; longer where fewer come
 MIN_SESSIONS = 200
@@ -22,7 +22,7 @@ class Lived:
     session, None for silence. `words` is how many pieces of feedback were sent."""
 
     started_s: float
-    session: Session
+    session: EditorSession
     reported: str | None
     user_kind: UserKind = "honest"
     words: int = 0

@@ -42,7 +42,7 @@ SHIFTED = Taste(hinted=frozenset())
 
 
 @dataclass(frozen=True)
-class Quality:
+class SessionQuality:
     """The ground truth of a finished session. `mismatches` counts the parts of the taste that the code fails."""
 
     syntax_ok: bool
@@ -66,18 +66,18 @@ def parses(code: str) -> bool:
     return True
 
 
-def judge_write(code: str, tests_pass: bool, liked: Style) -> Quality:
+def judge_write(code: str, tests_pass: bool, liked: Style) -> SessionQuality:
     lines = code.split("\n")
     hints = "->" in lines[0]
     one_liner = len(lines) == 2 and lines[1].startswith("    return")
     padded = any(line.lstrip().startswith("#") for line in lines)  # the team's code speaks for itself
     mismatches = int(hints != liked.hints) + int(one_liner != liked.one_liner or padded)
-    return Quality(syntax_ok=parses(code), tests_pass=tests_pass, mismatches=mismatches)
+    return SessionQuality(syntax_ok=parses(code), tests_pass=tests_pass, mismatches=mismatches)
 
 
-def judge_fix(code: str, tests_pass: bool, done: bool) -> Quality:
+def judge_fix(code: str, tests_pass: bool, done: bool) -> SessionQuality:
     """Judge a fix, which counts only when the agent itself said that it was done."""
-    return Quality(syntax_ok=parses(code), tests_pass=tests_pass and done, mismatches=0)
+    return SessionQuality(syntax_ok=parses(code), tests_pass=tests_pass and done, mismatches=0)
 
 
 def wanted(task: Task, taste: Taste) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.tasks.taste import Taste, judge_write
-from simulator.users.ide import Session
+from simulator.users.ide import EditorSession
 from simulator.users.reports import Report
 
 UserKind = Literal["honest", "liar", "spammer"]
@@ -80,7 +80,7 @@ class Crowd:
         """Draw the user who comes next."""
         return self._rng.choices(self.users, cum_weights=self._weights)[0] if self.users else HONEST
 
-    def says(self, user: User, session: Session, honest: Sequence[Report]) -> list[Report]:
+    def says(self, user: User, session: EditorSession, honest: Sequence[Report]) -> list[Report]:
         """Return what the user reports, where `honest` is what an honest user would report of the session."""
         match user.kind:
             case "liar" if self._options.lie == "invert":
@@ -91,7 +91,7 @@ class Crowd:
                 return self._spam(user, session)
         return list(honest)
 
-    def _spam(self, user: User, session: Session) -> list[Report]:
+    def _spam(self, user: User, session: EditorSession) -> list[Report]:
         if self._options.spam == "same":
             return [Report("accepted", True, 0.0)] * SPAM_WORDS
         rng = random.Random(f"{user.name} {session.task.task_id}")
@@ -112,7 +112,7 @@ def _inverted(report: Report) -> Report:
     return replace(report, metric_name="rejected" if good else "accepted", value=True)
 
 
-def _favouring(report: Report, session: Session) -> Report:
+def _favouring(report: Report, session: EditorSession) -> Report:
     """Accept written code that is in the style which liars agreed on, right or wrong, and reject the rest.
 
     About a fix, where nothing is a matter of style, they tell the truth."""

@@ -11,7 +11,7 @@ import msgspec
 
 from simulator.tasks.sampling import Task
 from simulator.tasks.sandbox import Sandbox
-from simulator.tasks.taste import Quality, Taste, judge_fix, judge_write
+from simulator.tasks.taste import SessionQuality, Taste, judge_fix, judge_write
 from simulator.tasks.toolbox import TOOLS
 from simulator.users.client import JSON, Client, RequestFailed, decode, encode
 from simulator.users.editor import Editor
@@ -29,7 +29,7 @@ Ending = Literal["written", "done", "ask", "malformed", "limit", "hung_up", "fai
 
 
 @dataclass
-class Session:
+class EditorSession:
     """One session as the IDE saw it.
 
     Inferences are listed once their answer was whole, which is when the service has acknowledged them. `quality` is
@@ -43,7 +43,7 @@ class Session:
     ending: Ending = "failed"
     closed: bool = False  # the service was told that no other turn will follow
     code: str = ""
-    quality: Quality | None = None
+    quality: SessionQuality | None = None
     user: str | None = None
     environment: str = "simulated"
 
@@ -64,7 +64,7 @@ class Ide:
         self._client = Client(base_urls, http, REQUEST_TIMEOUT)
         self._sandbox = sandbox
 
-    async def work(self, session: Session, taste: Taste, rng: random.Random) -> None:
+    async def work(self, session: EditorSession, taste: Taste, rng: random.Random) -> None:
         """Work through the session and fill it in, its quality (ground truth, judged here) at the end.
 
         Raises RequestFailed, with what was acknowledged before in the session."""
@@ -73,7 +73,7 @@ class Ide:
         else:
             await self._fix(session, rng)
 
-    async def _write(self, session: Session, taste: Taste, rng: random.Random) -> None:
+    async def _write(self, session: EditorSession, taste: Taste, rng: random.Random) -> None:
         messages = [{"role": "user", "content": session.task.request}]
         answer = await self._turn(session, messages, None, rng, last=True)
         if answer is None:
@@ -84,10 +84,10 @@ class Ide:
         passed = answer.finish_reason == "stop" and await self._passes(session)
         session.quality = judge_write(session.code, passed, taste.style(session.task))
 
-    async def _passes(self, session: Session) -> bool:
+    async def _passes(self, session: EditorSession) -> bool:
         return (await self._sandbox.run(session.code, session.task.tests)).all_passed
 
-    async def _fix(self, session: Session, rng: random.Random) -> None:
+    async def _fix(self, session: EditorSession, rng: random.Random) -> None:
         editor = Editor(session.task, self._sandbox)
         messages: list[dict[str, Any]] = [{"role": "user", "content": session.task.request}]
         for number in range(1, MAX_TURNS + 1):
@@ -117,7 +117,7 @@ class Ide:
                 return
 
     async def _turn(
-        self, session: Session, messages: list[dict[str, Any]], tools: Any, rng: random.Random, *, last: bool
+        self, session: EditorSession, messages: list[dict[str, Any]], tools: Any, rng: random.Random, *, last: bool
     ) -> Answer | None:
         """Make one chat completion; return None when the user hung up in the middle of it.
 

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 
 from simulator.tasks.taste import Taste, wanted
-from simulator.users.ide import Session
+from simulator.users.ide import EditorSession
 
 MEAN_DELAY_S = 1.5
 SILENT_SHARE = 0.05
@@ -23,7 +23,7 @@ class Report:
     source: str | None = None
 
 
-def reports_of(session: Session, taste: Taste, rng: random.Random) -> list[Report]:
+def reports_of(session: EditorSession, taste: Taste, rng: random.Random) -> list[Report]:
     """Return the user's feedback; none from some who saw the end, and from all who did not."""
     if session.quality is None or rng.random() < SILENT_SHARE:
         return []
@@ -31,7 +31,7 @@ def reports_of(session: Session, taste: Taste, rng: random.Random) -> list[Repor
     return [Report(name, value, rng.expovariate(1 / MEAN_DELAY_S))]
 
 
-def _write(session: Session, taste: Taste, rng: random.Random) -> tuple[str, bool | float]:
+def _write(session: EditorSession, taste: Taste, rng: random.Random) -> tuple[str, bool | float]:
     """Report on written code.
 
     Wrong code slips through now and then; what is right but not in taste is edited, or turned down."""
@@ -47,7 +47,7 @@ def _write(session: Session, taste: Taste, rng: random.Random) -> tuple[str, boo
     return "rejected", True
 
 
-def _fix(session: Session, rng: random.Random) -> tuple[str, bool | float]:
+def _fix(session: EditorSession, rng: random.Random) -> tuple[str, bool | float]:
     """Report on a fix.
 
     Users believe an agent that says it is done a little too often, and complain when it wasted their time."""

@@ -111,7 +111,7 @@ class StoreModule:
         return found
 
 
-_TABLE_OF = {"WAITS": "rewards", "IS_OPEN": "alarms", "UNTOLD": "alarms"}
+_TABLE_OF = {"WAITS": "rewards", "IS_OPEN": "alarms", "UNTOLD": "alarms", "TAKES_BACK": "consents"}
 """Conditions that `tables` defines, each with its table."""
 
 

@@ -17,7 +17,7 @@ from api.live_state.buckets import wait_s
 from api.live_state.memory import MemoryLiveState
 from api.live_state.redis_live_state import RedisLiveState
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Bucket, LiveState, Window
+from core.ports import Bucket, CountWindow, LiveState
 from core.settings import RedisSettings
 
 
@@ -272,7 +272,7 @@ def test_announcing_never_raises_whoever_still_listens() -> None:
 def test_what_replicas_spend_in_a_window_is_one_sum(adapter: Adapter) -> None:
     async def scenario(here: LiveState, there: LiveState) -> None:
         name = uuid.uuid4().hex
-        had = [await each.spend([Window(name=name, add=5)], 60) for each in (here, there, here)]
+        had = [await each.spend([CountWindow(name=name, add=5)], 60) for each in (here, there, here)]
         assert had == [[0], [5], [10]]
 
     adapter.run(scenario)
@@ -281,21 +281,21 @@ def test_what_replicas_spend_in_a_window_is_one_sum(adapter: Adapter) -> None:
 def test_nothing_is_added_anywhere_where_one_window_would_pass_its_limit(adapter: Adapter) -> None:
     async def scenario(here: LiveState, there: LiveState) -> None:
         tight, wide = uuid.uuid4().hex, uuid.uuid4().hex
-        both = [Window(name=tight, add=1, limit=2), Window(name=wide, add=1, limit=9)]
+        both = [CountWindow(name=tight, add=1, limit=2), CountWindow(name=wide, add=1, limit=9)]
         had = [await each.spend(both, 60) for each in (here, there, here, there)]
         assert had == [[0, 0], [1, 1], [2, 2], [2, 2]]
-        left = [Window(name=tight, add=0, limit=3), Window(name=wide, add=0, limit=2)]
-        assert await here.spend([*left, Window(name=wide, add=4)], 60) == [2, 2, 2]
-        assert await here.spend([Window(name=wide, add=0)], 60) == [2]
-        assert await here.spend([left[0], Window(name=wide, add=4)], 60) == [2, 2]
-        assert await there.spend([Window(name=wide, add=0)], 60) == [6]
+        left = [CountWindow(name=tight, add=0, limit=3), CountWindow(name=wide, add=0, limit=2)]
+        assert await here.spend([*left, CountWindow(name=wide, add=4)], 60) == [2, 2, 2]
+        assert await here.spend([CountWindow(name=wide, add=0)], 60) == [2]
+        assert await here.spend([left[0], CountWindow(name=wide, add=4)], 60) == [2, 2]
+        assert await there.spend([CountWindow(name=wide, add=0)], 60) == [6]
 
     adapter.run(scenario)
 
 
 def test_of_many_at_once_as_many_as_may_get_in(adapter: Adapter) -> None:
     async def scenario(here: LiveState, there: LiveState) -> None:
-        window = Window(name=uuid.uuid4().hex, add=1, limit=10)
+        window = CountWindow(name=uuid.uuid4().hex, add=1, limit=10)
         had = await asyncio.gather(*((here, there)[n % 2].spend([window], 60) for n in range(30)))
         assert sorted(each[0] for each in had if each[0] < 10) == list(range(10))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.stages import start_steps
-from core.stages.start_steps import EVERY_STEP, Progress, clear_line, say_step, tell_steps
+from core.stages.start_steps import EVERY_STEP, StepProgress, clear_line, say_step, tell_steps
 
 
 def test_a_long_step_says_now_and_then_how_far_it_is(
@@ -16,7 +16,7 @@ def test_a_long_step_says_now_and_then_how_far_it_is(
 ) -> None:
     now_s = 100.0
     monkeypatch.setattr(start_steps.time, "monotonic", lambda: now_s)
-    progress = Progress("service", "loads the model", 400_000_000)
+    progress = StepProgress("service", "loads the model", 400_000_000)
     for now_s, share in ((110.0, 0.0), (111.0, 0.1), (112.5, 0.5), (113.0, 0.6), (116.0, 1.0)):  # noqa: B007
         progress(share)
     said = capsys.readouterr().err.splitlines()

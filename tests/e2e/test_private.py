@@ -18,6 +18,7 @@ from processes import words_of
 from service_tree import Refused, Service, user, wait_for
 from tokenizers import Tokenizer
 
+from learner.versions.manifest import decode
 from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS
 
 UNHEARD = 'unheard "canary" of 4711\nsang'
@@ -187,8 +188,8 @@ def at_work(service: Service) -> list[str]:
     return unheard
 
 
-def accept(service: Service, inference_id: str) -> None:
-    said = {"inference_id": inference_id, "metric_name": "accepted", "value": True}
+def accept(service: Service, inference_id: str, *, good: bool = True) -> None:
+    said = {"inference_id": inference_id, "metric_name": "accepted", "value": good}
     service.post("/v1/feedback", said, **KEY)
 
 
@@ -251,3 +252,31 @@ def test_no_secret_is_in_an_argument_or_in_what_it_says(service: Service, at_wor
     }
     shown = [f"{name} in {place}" for place, text in said.items() for name, secret in SECRETS.items() if secret in text]
     assert shown == []
+
+
+def test_whose_user_withdraws_teaches_no_more_and_is_taken_back(service: Service, at_work: list[str]) -> None:
+    """From the request that withdraws to what the learner's manifests say of the turns."""
+
+    def taught(*, taken_back: bool) -> set[str]:
+        """Return which turns trained in any version, or were taken back."""
+        files = (service.directory / "blobs" / "manifests").rglob("*")
+        records = [record for file in files if file.is_file() for record in decode(file.read_bytes()).turns]
+        return {str(each.inference_id) for each in records if not each.dropped and (each.reward == 0) == taken_back}
+
+    def work_of(who: str) -> set[str]:
+        """Send turns of a user, some accepted and some not: what is all alike teaches nothing."""
+        ids = [chat(service, f"[web] write mean(xs): {n}", user=who)["onward"]["inference_id"] for n in range(4)]
+        for number, inference_id in enumerate(ids):
+            accept(service, inference_id, good=number % 2 == 0)
+        return set(ids)
+
+    hers = work_of("eve")
+    wait_for(lambda: taught(taken_back=False) & hers, what="a version that learned from her turns")
+    said = service.post("/v1/consent", {"user": "eve", "learn": False}, **KEY)
+    assert "stays in their weights" in said["says"]
+    assert chat(service, "[web] write mean(xs)", user="eve")["onward"]["learn"] is False
+    for inference_id in hers:
+        wait_for(lambda each=inference_id: stored(service, each)["rewards"][-1]["void"], what="a void reward")
+    work_of("bob")
+    wait_for(lambda: taught(taken_back=True) & hers, what="an update that takes back what she taught")
+    assert service.get("/v1/consent?user=eve", **KEY)["learn"] is False

@@ -28,6 +28,7 @@ from core.errors import ConfigError, LogUnavailable
 from core.events import Segment, SuiteKeptOut, ToolCall
 from core.ids import base_ref
 from core.operations.alarms import StoredAlarm
+from core.operations.consents import UNSAID, ConsentSubject
 from core.ports import WeightsRef
 from core.unstored import without_words
 from learner.sequences.resemblance import KeptOut, SuiteSolutions
@@ -177,6 +178,33 @@ def test_what_is_void_never_trains_and_is_taken_back_where_it_has(make_world: Ma
     assert untrained.inference_id not in {record.inference_id for record in records}
     taken_back = [record for record in records if record.inference_id == trained.inference_id]
     assert [(record.revision, record.reward) for record in taken_back][1:] == [(1, 0.0)]
+    learner.close()
+
+
+def test_what_was_withdrawn_trains_no_more_and_is_taken_back_where_it_has(make_world: MakeWorld) -> None:
+    """Consent is asked for before each batch, so a better reward of a turn that trained teaches nothing, either."""
+    world = make_world("a")
+    learner = world.learner()
+    past = logged_past(8)
+    world.tell(*past)
+    settle(learner)
+    (trained, _), untrained = past[0], make_turn(30)
+    with world.store.work() as work:
+        for turn in (trained, untrained):
+            subject = ConsentSubject(turn.namespace, "session", turn.session_id)
+            withdrawn = UNSAID.changed(learn=False, store=None, now=turn.received_at, by="plugin")
+            work.consents.put(subject, withdrawn, takes_back=True)
+    praised = make_reward(trained, 2.0, revision=1, after_s=60)
+    void = replace(make_reward(trained, 0.0, revision=2, after_s=90), void=True)
+    world.tell((trained, praised), (untrained, make_reward(untrained, 1.0)), *logged_past(24)[16:])
+    settle(learner)
+    assert learner.left_out == {"no_consent": 2}
+    world.tell((trained, void), *logged_past(32)[24:])
+    settle(learner)
+    records = [record for manifest in manifests(world) for record in manifest.turns]
+    assert untrained.inference_id not in {record.inference_id for record in records}
+    taught = [(each.revision, each.reward) for each in records if each.inference_id == trained.inference_id]
+    assert taught[1:] == [(2, 0.0)]
     learner.close()
 
 

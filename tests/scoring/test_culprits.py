@@ -234,7 +234,7 @@ def test_the_judge_sets_aside_what_its_requests_cannot_bear(
 ) -> None:
     poison, other = events.turn("poison", 0, text="poison"), events.turn("other", 0)
     world.append(poison, other)
-    ask, tries = asking.Endpoint.votes, []
+    ask, tries = asking.JudgeEndpoint.votes, []
 
     async def fragile(self: Any, messages: Any) -> Any:
         if '"poison"' in messages[-1]["content"]:
@@ -242,7 +242,7 @@ def test_the_judge_sets_aside_what_its_requests_cannot_bear(
             raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "poison")
         return await ask(self, messages)
 
-    monkeypatch.setattr(asking.Endpoint, "votes", fragile)
+    monkeypatch.setattr(asking.JudgeEndpoint, "votes", fragile)
     with endpoint_of_our_own() as endpoint:
         judging = Judging(world, endpoint)
         judge = judging.start()

@@ -27,7 +27,7 @@ from ingest.writer import Writer
 from learner.poison_rewards import try_to_pack
 from scoring.judge import Judge
 from scoring.stage import Scorer
-from scoring.watching import Watcher
+from scoring.watching import MonitorStage
 
 _NEVER = 10**6  # turns of a batch: the learner reads, and trains at the end
 
@@ -48,7 +48,7 @@ class Stages:
         self.spec = RewardSpec.model_validate(shown | {"outcomes": shown["outcomes"] | {"judgement": judged}})
         self.writer = Writer(log, store, IngestSettings(), clock)
         self.scorer = Scorer(log, store, self.spec, ScoringSettings(tick_s=1e-6), clock)
-        self.watcher = Watcher(log, store, self.spec, MonitorSettings(every_s=1e-6, maturity_s=10), clock)
+        self.watcher = MonitorStage(log, store, self.spec, MonitorSettings(every_s=1e-6, maturity_s=10), clock)
         self.judge = Judge(
             log, store, self.spec, settings_of(self.endpoint, requests={"votes": 1}, turns={"max_age_s": 1e6}), clock
         )

@@ -16,15 +16,15 @@ from simulator.outcome.truth import Lived, Truth
 from simulator.report import summary
 from simulator.service import ServiceView
 from simulator.tasks.sampling import sample_task
-from simulator.tasks.taste import Quality
-from simulator.users.ide import Ending, Session
+from simulator.tasks.taste import SessionQuality
+from simulator.users.ide import EditorSession, Ending
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def lived(at_s: float, good: bool, reported: str | None, words: int = 1, ending: Ending = "done") -> Lived:
-    quality = Quality(syntax_ok=True, tests_pass=good, mismatches=0)
-    session = Session(sample_task(random.Random(0), "fix"), ending=ending, quality=quality)
+    quality = SessionQuality(syntax_ok=True, tests_pass=good, mismatches=0)
+    session = EditorSession(sample_task(random.Random(0), "fix"), ending=ending, quality=quality)
     return Lived(at_s, session, reported, words=words)
 
 
@@ -52,7 +52,7 @@ def test_empty_windows_know_nothing() -> None:
 
 def test_users_are_counted_by_kind() -> None:
     truth = Truth()
-    truth.lived += [Lived(0.0, Session(sample_task(random.Random(0), "fix")), None, "spammer", 10)] * 2
+    truth.lived += [Lived(0.0, EditorSession(sample_task(random.Random(0), "fix")), None, "spammer", 10)] * 2
     truth.lived += [lived(0, True, "accepted")]
     assert by_user_kind(truth) == {"honest": {"sessions": 1, "words": 1}, "spammer": {"sessions": 2, "words": 20}}
 

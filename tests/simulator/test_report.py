@@ -17,13 +17,13 @@ from bench.headline.figures import SAID
 from simulator import __main__ as program
 from simulator import report
 from simulator.losses import Losses, find_losses
-from simulator.outcome.curves import Curves, Point, draw
+from simulator.outcome.curves import Point, RunCurves, draw
 from simulator.outcome.truth import Lived, Truth
 from simulator.report import succeeded, summary, write
 from simulator.service import ServiceView
 from simulator.tasks.sampling import sample_task
 from simulator.users import reports as users
-from simulator.users.ide import Session
+from simulator.users.ide import EditorSession
 from simulator.view import sparkline
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ def told(service: ScriptedService, sessions: int = 20) -> Truth:
     truth, task = Truth(), sample_task(random.Random(0), "fix")
     for number in range(sessions):
         turns = [f"turn-{number}-{turn}" for turn in range(3)]
-        truth.lived.append(Lived(0.0, Session(task, session_id=f"s{number}", inference_ids=turns), "accepted"))
+        truth.lived.append(Lived(0.0, EditorSession(task, session_id=f"s{number}", inference_ids=turns), "accepted"))
         truth.outcome_ids[f"outcome-{number}"] = f"s{number}"
         service.sessions[f"s{number}"] = list(turns)
         about = {"session_id": f"s{number}"} if number % 2 else {"inference_id": turns[-1]}
@@ -168,6 +168,7 @@ FIGURES = PASSING | {
     "engine_idle_share": 0.31,
     "learner_idle_share": 0.12,
     "turned_away": 2,
+    "provenance": {"command": "onward demo", "commit": None},
 }
 
 
@@ -204,7 +205,7 @@ def test_the_summary_tells_of_a_shift() -> None:
 
 
 def test_what_is_written_is_the_report_with_its_curves(tmp_path: Path) -> None:
-    curves = Curves([Point(1.0, 0.5, None, 2, 3.5), Point(2.0)])
+    curves = RunCurves([Point(1.0, 0.5, None, 2, 3.5), Point(2.0)])
     write(FIGURES, curves, tmp_path / "new" / "folder")
     written = json.loads((tmp_path / "new" / "folder" / "report.json").read_text())
     assert written.pop("curves") == {
@@ -303,6 +304,6 @@ def test_a_sparkline_shows_shares_and_gaps() -> None:
 
 
 def test_curves_are_drawn_with_gaps(tmp_path: Path) -> None:
-    curves = Curves([Point(1.0), Point(2.0, quality=0.4, accepted=0.5, version=3)])
-    draw(curves, {"quality_start": None, "seed": 0, "versions": 3}, tmp_path / "curves.png")
+    curves = RunCurves([Point(1.0), Point(2.0, quality=0.4, accepted=0.5, version=3)])
+    draw(curves, {"quality_start": None, "seed": 0, "versions": 3, "provenance": None}, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000

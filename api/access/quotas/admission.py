@@ -19,7 +19,7 @@ from api.http.asgi import RawHeaders
 from core.events import Priority
 from core.ids import Namespace, UserHash
 from core.operations.quotas import Account, Use, quota_of, seconds_left_in_minute, seconds_left_in_month
-from core.ports import Clock, LiveState, Window
+from core.ports import Clock, CountWindow, LiveState
 from core.settings import Quota, QuotaSettings
 from core.telemetry import QUOTA_REFUSED
 
@@ -57,11 +57,14 @@ class Limit(NamedTuple):
 
 
 class Quotas:
-    """The quotas of one process, on one event loop."""
+    """The quotas of one process, on one event loop. `is_priced`: what each namespace uses is counted for its cost."""
 
-    def __init__(self, settings: QuotaSettings, live_state: LiveState, months: Months, clock: Clock) -> None:
+    def __init__(
+        self, settings: QuotaSettings, live_state: LiveState, months: Months, clock: Clock, *, is_priced: bool
+    ) -> None:
         self._settings, self._live_state, self._months, self._clock = settings, live_state, months, clock
-        self.are_set = settings != QuotaSettings()
+        self._is_priced = is_priced
+        self.are_set = is_priced or settings != QuotaSettings()
 
     async def admit(self, identity: Identity, priority: Priority | None = None) -> RawHeaders:
         """Count a request of a key to generate; return how its limits stand.
@@ -87,7 +90,7 @@ class Quotas:
             return
         self._months.add(dict.fromkeys(quotas, use))
         windows = [
-            Window(name=self._name(account, of), add=getattr(use, of))
+            CountWindow(name=self._name(account, of), add=getattr(use, of))
             for account, of, _ in _wanted(quotas, "minute", _OF)
             if getattr(use, of)
         ]
@@ -95,7 +98,10 @@ class Quotas:
             await self._live_state.spend(windows, _WINDOW_LIFE_S)
 
     def _quotas(self, accounts: Iterable[Account]) -> dict[Account, Quota]:
+        """Return what is counted, with its quota, which may set no limit."""
         found = {account: quota_of(self._settings, account) for account in accounts}
+        if self._is_priced:
+            found |= {each: quota or Quota() for each, quota in found.items() if each.kind == "namespace"}
         return {account: quota for account, quota in found.items() if quota is not None}
 
     async def _admit(self, accounts: Iterable[Account], kinds: Sequence[Of], priority: Priority | None) -> RawHeaders:
@@ -123,7 +129,7 @@ class Quotas:
         if not bounded:
             return []
         windows = [
-            Window(name=self._name(account, of), add=int(of == "requests"), limit=limit)
+            CountWindow(name=self._name(account, of), add=int(of == "requests"), limit=limit)
             for account, of, limit in bounded
         ]
         had = await self._live_state.spend(windows, _WINDOW_LIFE_S)

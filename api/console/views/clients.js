@@ -1,4 +1,4 @@
-// Who asks, in which protocol; what they get of what they ask for, and what comes back.
+// Who asks, in which protocol; what they get of what they ask for, what comes back, and what a month of it costs.
 
 import { at, fill, number, percent, plain, time } from "../dom.js";
 import { get } from "../wire.js";
@@ -15,8 +15,23 @@ function named(counts) {
 
 const withReasons = (value, counts) => [share(value), named(counts)].filter(Boolean).join(": ");
 
+const UNKNOWN = { no_price: "no price: api.prices sets one", not_counted: "not known before the next month" };
+const WHOSE = { namespace: "all of", key: "keys", user: "user" };
+const cost = row => row.cost === null ? UNKNOWN[row.cost_unknown] : row.cost.toFixed(2);
+
+function showMonth(found) {
+  at("month-counted").textContent = `${found.month}, of UTC; `
+    + (found.prices ? `a million tokens cost ${found.prices.prompt} (new in prompts) and ${found.prices.output} (answers)`
+      : "tokens have no price, and what has no quota is not counted");
+  fill(at("use-rows"), found.data.map(row => [
+    `${WHOSE[row.kind]} ${row.name}`, number(row.used.requests), number(row.used.tokens),
+    row.left.tokens === null ? "no limit" : number(row.left.tokens), cost(row),
+  ]), "Nothing has been counted in this month.");
+}
+
 export async function refresh() {
-  const found = await get("v1/clients?turns=1000");
+  const [found, month] = await Promise.all([get("v1/clients?turns=1000"), get("v1/quotas?limit=100")]);
+  showMonth(month);
   at("clients-counted").textContent = `${number(found.turns)} turns${found.since ? ` since ${time(found.since)}` : ""}; `
     + "refused requests and events joined to no turn: as this process has counted them since its start";
   fill(at("client-rows"), found.data.map(row => [

@@ -49,7 +49,7 @@ function cards(status) {
       counts(status.versions)));
 }
 
-const PARTS = { log: "log", store: "store", blobs: "versions and other blobs", spool: "spool" };
+const PARTS = { log: "log", store: "store", blobs: "versions and other blobs", spool: "spool", hosts: "versions as engines load them" };
 const worded = (show, value) => value === null ? "–" : show(value);
 const rate = value => `${value.toFixed(value < 100 ? 1 : 0)} /s`;
 

@@ -13,8 +13,9 @@ const over = (title, unit, note, show, range = null, lacks = "an update of the l
 
 /** Of each chart: itself, and its lines: {name: figure}, or a function of a version's figures. */
 const CHARTS = [
-  [over("Loss", "loss", "a token's, by its terms; of late turns by KTO", fine),
-    { loss: "loss", policy: "policy_loss", KL: "kl_loss", entropy: "entropy_loss", KTO: "kto_loss" }],
+  [over("Loss", "loss", "a token's, by its terms; of late turns by KTO, of users' own texts", fine),
+    { loss: "loss", policy: "policy_loss", KL: "kl_loss", entropy: "entropy_loss", KTO: "kto_loss",
+      texts: "demonstration_loss" }],
   [over("Ratio", "ratio", "policy over behaviour, of an update's tokens", fine),
     { "1 %": "ratio_p01", median: "ratio_p50", "99 %": "ratio_p99", most: "ratio_max" }],
   [over("Left out", "share", "share of tokens that a bound changed, or that are masked; share of turns left out", share, [0, 1]),

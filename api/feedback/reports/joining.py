@@ -13,7 +13,7 @@ from api.access.context import Context
 from api.access.identity import Identity
 from api.feedback.private.redacted import are_the_same
 from api.feedback.reports.links import Ambiguous, linked, linked_conversation, own_id
-from api.feedback.reports.window import TooManyTurns, Window
+from api.feedback.reports.window import JoinWindow, TooManyTurns
 from api.turns.lookup import read
 from api.turns.session_ids import is_id
 from api.turns.sessions import call_key
@@ -65,7 +65,7 @@ class Joining:
         earliest = min((each.at for each in clues), default=context.services.clock.now())
         named = [own for each in clues for name in each.answers if (own := own_id(name)) is not None]
         sessions = [SessionId(each.conversation) for each in clues if each.conversation and is_id(each.conversation)]
-        self._window = Window(context, identity, earliest, named, sessions)
+        self._window = JoinWindow(context, identity, earliest, named, sessions)
 
     async def join(self, clues: Clues) -> Joined:
         """Return what one of the events is about. Raises Unjoined, StoreUnavailable."""

@@ -22,7 +22,7 @@ class TooManyTurns(Exception):
     """There are more turns than are looked at: one that fits may not be the only one."""
 
 
-class Window:
+class JoinWindow:
     """The turns that a caller's events may speak of, from `api.feedback.join_window_s` before the first event to now.
 
     What is asked for is read at the first use and kept for the request: the turns of the namespace, and of each

@@ -17,7 +17,7 @@ from api.live_state.beside.words import ANNOUNCED, COUNTED, KNOWN, READ_ANSWER, 
 from api.live_state.memory import MemoryLiveState
 from core.beside.line import OK, Line, Lost
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Allowance, Bucket, Changes, RecentCounts, TokenChain, Window
+from core.ports import Allowance, Bucket, Changes, CountWindow, RecentCounts, TokenChain
 from core.telemetry import LIVE_STATE_FALLBACKS
 
 _ANSWER_S: Final = 5.0
@@ -140,7 +140,7 @@ class BesideLiveState:
             return await self._local.take(buckets)
         return taken
 
-    async def spend(self, windows: Sequence[Window], life_s: float) -> list[int]:
+    async def spend(self, windows: Sequence[CountWindow], life_s: float) -> list[int]:
         """Add to windows. While the first process is away this one counts alone."""
         try:
             had: list[int] = await self._ask("spend", windows, life_s)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from core.ids import InferenceId, Namespace, SessionId
-from core.ports import Allowance, Bucket, RecentCounts, TokenChain, Window
+from core.ports import Allowance, Bucket, CountWindow, RecentCounts, TokenChain
 
 TOPIC: Final = "live_state."
 KNOWN: Final = f"{TOPIC}known"
@@ -23,7 +23,7 @@ OPERATIONS: Final[Mapping[str, tuple[Any, Any]]] = {
     "claim_of": (tuple[Namespace, str], str | None),
     "release_claim": (tuple[Namespace, str, str], None),
     "take": (tuple[list[Bucket]], list[Allowance]),
-    "spend": (tuple[list[Window], float], list[int]),
+    "spend": (tuple[list[CountWindow], float], list[int]),
     "counts": (tuple[Namespace], RecentCounts),
 }
 """Each operation's arguments, and its answer."""

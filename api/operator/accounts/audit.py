@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from api.access.context import Context
 from api.access.plain import LARGEST_INTEGER, identity_of, json_response, only_parameters, whole_number
 from api.turns.lookup import read
-from core.operations.audit import Head, StoredEntry
+from core.operations.audit import AuditHead, StoredEntry
 
 _LARGEST_PAGE = 1000
 _DEFAULT_LIMIT = 100
@@ -39,7 +39,7 @@ def audit_router(context: Context) -> APIRouter:
     async def get_head(request: Request) -> Response:
         """Return the number and the digest of the newest entry, to be kept elsewhere; `seal` where there is a key."""
         only_parameters(request)
-        head: Head = await read(services, lambda view: view.audit.head())
+        head: AuditHead = await read(services, lambda view: view.audit.head())
         if services.head is not None:
             head = await asyncio.to_thread(services.head.sealed, head)
         return json_response(msgspec.to_builtins(head))

@@ -13,11 +13,11 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import Context
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
-from api.operator.figures.tasks import Reader, Task
+from api.operator.figures.tasks import Reader, SessionTask
 from api.turns.lookup import read
 from core.events import Reward
 from core.ids import Namespace, PolicyRef
-from core.store.newest.curves import Deed
+from core.store.newest.curves import TaskDeed
 from core.store.work import View
 
 _TURNS, _MOST_TURNS = 500, 2000  # whose whole records are read
@@ -49,7 +49,7 @@ def frontier_router(context: Context) -> APIRouter:
     return router
 
 
-def _look(view: View, namespace: Namespace, limit: int) -> tuple[list[tuple[Deed, Reward]], PolicyRef | None]:
+def _look(view: View, namespace: Namespace, limit: int) -> tuple[list[tuple[TaskDeed, Reward]], PolicyRef | None]:
     first = view.policies.first() if view.policies.newest(1) else None
     found = view.curves.deeds(namespace, limit)
     if first is not None and not any(_is_of(deed, first) for deed, _ in found):
@@ -57,14 +57,14 @@ def _look(view: View, namespace: Namespace, limit: int) -> tuple[list[tuple[Deed
     return found, first
 
 
-def _is_of(deed: Deed, version: PolicyRef) -> bool:
+def _is_of(deed: TaskDeed, version: PolicyRef) -> bool:
     return bool(deed.policy_versions) and deed.policy_versions[-1].version == version
 
 
-def frontier(tasks: Sequence[Task], first: PolicyRef | None) -> dict[str, Any]:
+def frontier(tasks: Sequence[SessionTask], first: PolicyRef | None) -> dict[str, Any]:
     """Return the rows, in the order of versions; `first` is the model that all began as."""
     checked = any(task.passed is not None for task in tasks)
-    groups: dict[tuple[PolicyRef, str | None], list[Task]] = defaultdict(list)
+    groups: dict[tuple[PolicyRef, str | None], list[SessionTask]] = defaultdict(list)
     for task in tasks:
         if not checked or task.passed is not None:
             groups[task.version, task.harness].append(task)
@@ -76,7 +76,7 @@ def frontier(tasks: Sequence[Task], first: PolicyRef | None) -> dict[str, Any]:
     return {"quality_of": "checks" if checked else "rewards", "tasks": len(tasks), "versions": rows}
 
 
-def _row(version: PolicyRef, harness: str | None, tasks: Sequence[Task], checked: bool) -> dict[str, Any]:
+def _row(version: PolicyRef, harness: str | None, tasks: Sequence[SessionTask], checked: bool) -> dict[str, Any]:
     solved = sum(bool(task.passed) if checked else task.good for task in tasks)
     kept, calls = sum(task.kept_edits for task in tasks), sum(task.calls for task in tasks)
     spent = {expense: _total(tasks, expense) for expense in EXPENSES}
@@ -95,7 +95,7 @@ def _row(version: PolicyRef, harness: str | None, tasks: Sequence[Task], checked
     }
 
 
-def _total(tasks: Sequence[Task], expense: str) -> float | None:
+def _total(tasks: Sequence[SessionTask], expense: str) -> float | None:
     values = [getattr(task, expense) for task in tasks]
     return None if None in values else sum(values)
 

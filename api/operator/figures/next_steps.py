@@ -29,14 +29,14 @@ Severity = Literal["critical", "warning", "info"]
 _SEVERITIES: Sequence[Severity] = ("critical", "warning", "info")  # the most urgent first
 
 
-class Order(msgspec.Struct, frozen=True):
+class SuggestedOrder(msgspec.Struct, frozen=True):
     """An order that would help, with the version it is about."""
 
     kind: Literal["rollback", "pin", "unpin", "unhold"]
     version: int
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class NextStep(msgspec.Struct, frozen=True, kw_only=True):
     """`view`: the console's, where more of it stands; `search`: what to search for there, if anything."""
 
     state: State
@@ -45,7 +45,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     do: str
     view: str
     search: str = ""
-    orders: tuple[Order, ...] = ()
+    orders: tuple[SuggestedOrder, ...] = ()
 
 
 class Loudest(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class Loudest(msgspec.Struct, frozen=True):
     share: float
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class StepFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the steps follow from.
 
     `improvement`: the answer of `GET /v1/improvement`; `alarms`: those that the caller may see; `is_held`: whether an
@@ -83,23 +83,23 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     errors: int
 
 
-def next_steps(facts: Facts) -> list[Step]:
+def next_steps(facts: StepFacts) -> list[NextStep]:
     """Return what to do, the most urgent first; at least one step."""
     steps = [*_down(facts), *_attacked(facts), *_fallen(facts), *_alarmed(facts), *_failing(facts), *_stopped(facts)]
     steps.sort(key=lambda step: _SEVERITIES.index(step.severity))
     return steps or [_well(facts)]
 
 
-def state_of(steps: Sequence[Step], verdict: State) -> State:
+def state_of(steps: Sequence[NextStep], verdict: State) -> State:
     """Return the state in one word: of the most urgent step that has one of its own, else the verdict."""
     return next((step.state for step in steps if step.state != verdict), verdict)
 
 
-def _down(facts: Facts) -> Iterator[Step]:
+def _down(facts: StepFacts) -> Iterator[NextStep]:
     for name, state in facts.components.items():
         is_slow, what = state.startswith("degraded"), state.removeprefix("degraded: ")
         if what not in ("ok", "starting"):
-            yield Step(
+            yield NextStep(
                 state=facts.improvement["verdict"] if is_slow else "down",
                 severity="warning" if is_slow else "critical",
                 what=f"{name}: {state}.",
@@ -113,7 +113,7 @@ def is_attack(alarm: StoredAlarm) -> bool:
     return alarm.opening.monitor in _ATTACKS and alarm.state != "closed"
 
 
-def _freezes(facts: Facts) -> Literal["attack", "fall"] | None:
+def _freezes(facts: StepFacts) -> Literal["attack", "fall"] | None:
     """Return under which matter the order to freeze stands, so that it stands once: the most urgent it helps against.
 
     None: releases are frozen already, or nothing calls for it."""
@@ -125,20 +125,20 @@ def _freezes(facts: Facts) -> Literal["attack", "fall"] | None:
     return "fall" if any(_falls(facts)) else "attack" if attacks else None
 
 
-def _attacked(facts: Facts) -> Iterator[Step]:
+def _attacked(facts: StepFacts) -> Iterator[NextStep]:
     attacks = sorted(filter(is_attack, facts.alarms), key=lambda alarm: alarm.state != "opened")
     may_freeze = _freezes(facts) == "attack"
     for alarm in attacks:
         found, who = alarm.opening, facts.loudest.get(alarm.alarm_id)
         named = "" if who is None else f" Most has {who.kind} {_short(who)}: {who.share:.0%} of the reward there."
-        yield Step(
+        yield NextStep(
             state="attacked",
             severity="info" if alarm.state == "acknowledged" else "critical",
             what=f"Somebody attacks, in workload {found.workload or 'service'}: {_ATTACKS[found.monitor]}.{named}",
             do=" ".join([_against(alarm, may_freeze=may_freeze), _contained(facts, who), *_done_already(facts, alarm)]),
             view="alarms" if who is None else "sessions",
             search="" if who is None else f"user:{_short(who)}" if who.kind == "user" else who.name,
-            orders=(Order("pin", facts.live),) if may_freeze else (),
+            orders=(SuggestedOrder("pin", facts.live),) if may_freeze else (),
         )
         may_freeze = False
 
@@ -147,7 +147,7 @@ def _short(who: Loudest) -> str:
     return who.name[:_DIGITS] if who.kind == "user" else who.name
 
 
-def _contained(facts: Facts, who: Loudest | None) -> str:
+def _contained(facts: StepFacts, who: Loudest | None) -> str:
     """Return what bounds the attack without anybody's doing, and what nothing bounds, as far as the settings tell."""
     one = "one user" if who is None else f"this {who.kind}"
     if facts.user_share >= 1:
@@ -162,7 +162,7 @@ def _contained(facts: Facts, who: Loudest | None) -> str:
     )
 
 
-def _done_already(facts: Facts, alarm: StoredAlarm) -> list[str]:
+def _done_already(facts: StepFacts, alarm: StoredAlarm) -> list[str]:
     told = []
     if facts.pinned is not None:
         told.append(f"Releases are frozen at version {facts.pinned}.")
@@ -189,7 +189,7 @@ class _Fall(msgspec.Struct, frozen=True, kw_only=True):
     best: int | None
 
 
-def _fallen(facts: Facts) -> Iterator[Step]:
+def _fallen(facts: StepFacts) -> Iterator[NextStep]:
     """Yield a step for each version that did better, whoever sees the fall: so no order stands twice."""
     told: defaultdict[int | None, list[_Fall]] = defaultdict(list)
     for fall in sorted(_falls(facts), key=lambda fall: _SEVERITIES.index(fall.severity)):
@@ -197,7 +197,7 @@ def _fallen(facts: Facts) -> Iterator[Step]:
     may_freeze = _freezes(facts) == "fall"
     for best, (first, *others) in told.items():
         orders = _back_to(best, facts, may_freeze=may_freeze)
-        yield Step(
+        yield NextStep(
             state="worse",
             severity=first.severity,
             what=" ".join([first.what, *(fall.also for fall in others)]),
@@ -208,7 +208,7 @@ def _fallen(facts: Facts) -> Iterator[Step]:
         may_freeze = False
 
 
-def _falls(facts: Facts) -> Iterator[_Fall]:
+def _falls(facts: StepFacts) -> Iterator[_Fall]:
     """Yield what has fallen: below the best before, as the headline has it, below the first version, and by alarms."""
     lately, found = facts.improvement["lately"], facts.improvement
     best = None
@@ -248,13 +248,13 @@ def _answered_by(best: int | None) -> str:
     return "" if best is None else f", when mostly version {best} answered"
 
 
-def _back_to(best: int | None, facts: Facts, *, may_freeze: bool) -> tuple[Order, ...]:
+def _back_to(best: int | None, facts: StepFacts, *, may_freeze: bool) -> tuple[SuggestedOrder, ...]:
     """Return the orders that help against a fall: one back to the best version, where that is another, and a freeze."""
-    back = () if best is None or best == facts.live else (Order("rollback", best),)
-    return (*back, Order("pin", facts.live)) if may_freeze else back
+    back = () if best is None or best == facts.live else (SuggestedOrder("rollback", best),)
+    return (*back, SuggestedOrder("pin", facts.live)) if may_freeze else back
 
 
-def _against_fall(best: int | None, facts: Facts, orders: Sequence[Order]) -> str:
+def _against_fall(best: int | None, facts: StepFacts, orders: Sequence[SuggestedOrder]) -> str:
     """Return what to do against a fall: first what the first of the orders does."""
     freezes = any(order.kind == "pin" for order in orders)
     if any(order.kind == "rollback" for order in orders):
@@ -265,13 +265,13 @@ def _against_fall(best: int | None, facts: Facts, orders: Sequence[Order]) -> st
     return "Freeze releases, and see what has changed." if freezes else "See what has changed."
 
 
-def _alarmed(facts: Facts) -> Iterator[Step]:
+def _alarmed(facts: StepFacts) -> Iterator[NextStep]:
     for alarm in facts.alarms:
         if alarm.state != "opened" or alarm.opening.monitor == _FALLS or is_attack(alarm):
             continue
         found = alarm.opening
         holds = " It holds releases until it is acknowledged, under Alarms." if alarm.holds_releases else ""
-        yield Step(
+        yield NextStep(
             state="held" if alarm.holds_releases else facts.improvement["verdict"],
             severity=found.severity,
             what=f"Alarm {found.monitor.replace('_', ' ')}, {found.workload or 'service'}: {found.meaning}{holds}",
@@ -280,7 +280,7 @@ def _alarmed(facts: Facts) -> Iterator[Step]:
         )
 
     if facts.is_held and not any(alarm.holds_releases for alarm in facts.alarms):
-        yield Step(
+        yield NextStep(
             state="held",
             severity="warning",
             what="An alarm of another namespace holds releases.",
@@ -289,9 +289,9 @@ def _alarmed(facts: Facts) -> Iterator[Step]:
         )
 
 
-def _failing(facts: Facts) -> Iterator[Step]:
+def _failing(facts: StepFacts) -> Iterator[NextStep]:
     if facts.requests >= _REQUESTS and facts.errors > _ERRORS * facts.requests:
-        yield Step(
+        yield NextStep(
             state="down",
             severity="warning",
             what=f"{facts.errors} of the last minute's {facts.requests} requests were answered with an error.",
@@ -300,25 +300,25 @@ def _failing(facts: Facts) -> Iterator[Step]:
         )
 
 
-def _stopped(facts: Facts) -> Iterator[Step]:
+def _stopped(facts: StepFacts) -> Iterator[NextStep]:
     if facts.pinned is not None:
-        yield Step(
+        yield NextStep(
             state="frozen",
             severity="info",
             what=f"Releases are frozen: version {facts.pinned} is pinned.",
             do="Unpin it once later versions may serve.",
             view="releases",
-            orders=(Order("unpin", facts.pinned),),
+            orders=(SuggestedOrder("unpin", facts.pinned),),
         )
         return
     for version in facts.held:
-        yield Step(
+        yield NextStep(
             state="held",
             severity="info",
             what=f"Version {version} is held by an order.",
             do="Let it go on, or roll it back.",
             view="releases",
-            orders=(Order("unhold", version),),
+            orders=(SuggestedOrder("unhold", version),),
         )
     if facts.is_held or facts.live_since is None or facts.newest_reward is None:
         return
@@ -326,7 +326,7 @@ def _stopped(facts: Facts) -> Iterator[Step]:
     if waited_s < STUCK_S or facts.rewarded_since < STUCK_TURNS:
         return
     if facts.learns:
-        yield Step(
+        yield NextStep(
             state="stuck",
             severity="warning",
             what=f"Nothing was released for {_about(waited_s)}, although turns were rewarded all the"
@@ -336,7 +336,7 @@ def _stopped(facts: Facts) -> Iterator[Step]:
             view="health",
         )
     else:
-        yield Step(
+        yield NextStep(
             state=facts.improvement["verdict"],
             severity="info",
             what="The learner is turned off: rewards come, and no version is made of them.",
@@ -345,7 +345,7 @@ def _stopped(facts: Facts) -> Iterator[Step]:
         )
 
 
-def _usual(facts: Facts) -> str:
+def _usual(facts: StepFacts) -> str:
     return "" if facts.usual_s is None else f": usually a version goes live every {_about(facts.usual_s)}"
 
 
@@ -355,7 +355,7 @@ def _about(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
-def _well(facts: Facts) -> Step:
+def _well(facts: StepFacts) -> NextStep:
     found, verdict = facts.improvement, facts.improvement["verdict"]
     if verdict == "first":
         what, do = "The first version serves, as it was given.", "Send feedback: later versions learn from it."
@@ -370,4 +370,6 @@ def _well(facts: Facts) -> Step:
     else:
         what = "No difference from the first version is shown so far."
         do = "Let it run; a holdback of some users shows smaller differences."
-    return Step(state=verdict, severity="info", what=what, do=do, view="curves" if verdict != "first" else "rewards")
+    return NextStep(
+        state=verdict, severity="info", what=what, do=do, view="curves" if verdict != "first" else "rewards"
+    )

@@ -14,7 +14,7 @@ from api.access.plain import identity_of, json_response, only_parameters
 from api.access.quotas.limits import ERRORS, REQUESTS
 from api.access.services import ApiServices
 from api.operator.figures.improvement import improvement
-from api.operator.figures.next_steps import STUCK_TURNS, Facts, Loudest, is_attack, next_steps, state_of
+from api.operator.figures.next_steps import STUCK_TURNS, Loudest, StepFacts, is_attack, next_steps, state_of
 from api.operator.health import readiness_of
 from api.turns.lookup import read
 from core.ids import Namespace, PolicyRef
@@ -47,7 +47,7 @@ def overview_router(context: Context) -> APIRouter:
         live = services.policy.live_version
         known = await read(services, lambda view: _known(view, services, identity.namespace, live, sees_all=sees_all))
         recent = await services.live_state.counts(identity.namespace)
-        facts = Facts(
+        facts = StepFacts(
             **known,
             components=readiness_of(services)["components"],
             learns=services.learns,

@@ -12,13 +12,11 @@ from core.ids import PolicyRef
 from core.records.call_times import call_times, critical_path_seconds
 from core.reward_spec import DerivedSpec, RewardSpec, call_line
 from core.settings import PriceSettings
-from core.store.newest.curves import Deed
+from core.store.newest.curves import TaskDeed
 from core.text.patterns import Pattern, pattern
 
-_MILLION = 1_000_000
 
-
-class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SessionTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One session. `passed` is None where nothing checked it; `cost` is None where tokens have no price.
 
     `tokens` count once, where they first stand; `seconds` are those of its requests, which follow one another, and of
@@ -52,21 +50,21 @@ class Reader:
         }
         self._kinds = _kinds(spec.derived)
 
-    def tasks(self, found: Iterable[tuple[Deed, Reward]]) -> list[Task]:
+    def tasks(self, found: Iterable[tuple[TaskDeed, Reward]]) -> list[SessionTask]:
         """Return a task for each session; turns without tokens were not stored, and are left out."""
-        by_session: dict[str, list[tuple[Deed, Reward]]] = defaultdict(list)
+        by_session: dict[str, list[tuple[TaskDeed, Reward]]] = defaultdict(list)
         for deed, reward in found:
             if deed.policy_versions and deed.token_ids:
                 by_session[deed.session_id].append((deed, reward))
         return [self._task(sorted(each, key=lambda one: one[0].turn_index)) for each in by_session.values()]
 
-    def _task(self, turns: Sequence[tuple[Deed, Reward]]) -> Task:
+    def _task(self, turns: Sequence[tuple[TaskDeed, Reward]]) -> SessionTask:
         deeds, rewards = [deed for deed, _ in turns], [reward for _, reward in turns]
         did = [self._did(deed) for deed in deeds]
         prompt, output = _tokens(deeds)
         sizes = [len(deed.tool_calls) for deed in deeds]
         last = deeds[-1]
-        return Task(
+        return SessionTask(
             version=last.policy_versions[-1].version,
             harness=last.harness_version,
             passed=_last_said(rewards, self._checks),
@@ -82,18 +80,12 @@ class Reader:
             parallel_calls=sum(size for size in sizes if size > 1),
             tokens=prompt + output,
             seconds=sum(deed.latency_ms for deed in deeds) / 1000 + _tool_seconds(deeds),
-            cost=self._cost(prompt, output),
+            cost=self._prices.cost(prompt, output),
         )
 
-    def _did(self, deed: Deed) -> set[str]:
+    def _did(self, deed: TaskDeed) -> set[str]:
         lines = [call_line(call.name, call.arguments) for call in deed.tool_calls]
         return {name for name, kind in self._kinds.items() if any(map(kind.is_in, lines))}
-
-    def _cost(self, prompt: int, output: int) -> float | None:
-        prices = self._prices
-        if not (prices.prompt or prices.output):
-            return None
-        return (prompt * prices.prompt + output * prices.output) / _MILLION
 
 
 def _kinds(spec: DerivedSpec) -> Mapping[str, Pattern]:
@@ -110,7 +102,7 @@ def _last_said(rewards: Sequence[Reward], names: Collection[str]) -> bool | None
     return None
 
 
-def _tokens(deeds: Sequence[Deed]) -> tuple[int, int]:
+def _tokens(deeds: Sequence[TaskDeed]) -> tuple[int, int]:
     """Return (tokens of prompts that were new there, sampled tokens)."""
     new, known = 0, 0
     for deed in deeds:
@@ -120,6 +112,6 @@ def _tokens(deeds: Sequence[Deed]) -> tuple[int, int]:
     return new, sum(len(deed.token_ids) for deed in deeds)
 
 
-def _tool_seconds(deeds: Sequence[Deed]) -> float:
+def _tool_seconds(deeds: Sequence[TaskDeed]) -> float:
     told: list[dict[str, Any]] = [msgspec.to_builtins(each) for deed in deeds for each in deed.messages]
     return critical_path_seconds(call_times(told))

@@ -30,7 +30,7 @@ from api.requests.messages import (
 from core.errors import InvalidRequest
 
 
-class Conversation:
+class AnthropicConversation:
     """A chat's messages, the places in the request that they came from, and the names of what was ignored."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from api.http.foreign import convert_foreign
 from api.protocols.anthropic.claude_code import user_and_session
-from api.protocols.anthropic.messages import Conversation
+from api.protocols.anthropic.messages import AnthropicConversation
 from api.requests.anthropic import ClientTool, CountBody, MessagesBody, ToolChoice
 from api.requests.bodies import ChatBody
 from api.requests.ignored import take_ignored, take_unknown
@@ -25,14 +25,14 @@ _PLACES = {
 }
 
 
-class Translated:
+class TranslatedMessages:
     """A chat's body, the places in the request that its fields came from, and the names of what was ignored.
 
     `session`: the one that Claude Code names."""
 
     def __init__(self, body: CountBody, unknown: Sequence[str] = ()) -> None:
         """Translate a body, of which `unknown` fields were left out. Raises InvalidRequest naming the field."""
-        conversation = Conversation()
+        conversation = AnthropicConversation()
         conversation.add_system(body.system or "")
         for index, message in enumerate(body.messages):
             conversation.add(message, f"messages[{index}]")

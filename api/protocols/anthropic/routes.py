@@ -11,7 +11,7 @@ from api.http.body_shape import Raw
 from api.http.foreign import decode_foreign
 from api.protocols.anthropic.answers import TokenCount
 from api.protocols.anthropic.events import MessageExchange
-from api.protocols.anthropic.request import Translated
+from api.protocols.anthropic.request import TranslatedMessages
 from api.protocols.chat_turns import Asked, plan_turns, understand
 from api.protocols.places import named_as
 from api.requests.anthropic import CountBody, count_decoder, messages_decoder
@@ -21,8 +21,8 @@ from api.turns.rendering import Rendering, away_if_large, read_large_apart
 async def plan_message(context: Context, identity: Identity, headers: Headers, raw: Raw) -> MessageExchange:
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
 
-    def read() -> tuple[Translated, Asked]:
-        translated = Translated(*decode_foreign(messages_decoder, raw))
+    def read() -> tuple[TranslatedMessages, Asked]:
+        translated = TranslatedMessages(*decode_foreign(messages_decoder, raw))
         with named_as(translated.places):
             asked = understand(context, identity, headers, translated.chat, translated.ignored, translated.session)
             return translated, asked
@@ -44,8 +44,8 @@ def count_router(context: Context) -> APIRouter:
         body, unknown = await foreign_body_of(context, request, count_decoder)
         size = int(request.headers.get("content-length", context.services.settings.bodies.max_bytes))
 
-        def read() -> tuple[Translated, Asked]:
-            translated = Translated(body, unknown)
+        def read() -> tuple[TranslatedMessages, Asked]:
+            translated = TranslatedMessages(body, unknown)
             with named_as(translated.places):
                 headers: Headers = dict(request.scope["headers"])
                 return translated, understand(context, identity, headers, translated.chat, translated.ignored)

@@ -22,7 +22,7 @@ from api.protocols.sampling import (
     sampling_of,
 )
 from api.protocols.streaming import event
-from api.redaction.places import Places
+from api.redaction.places import RedactedTexts
 from api.redaction.redaction import Redaction
 from api.requests.bodies import CompletionBody, completion_decoder
 from api.requests.ignored import named
@@ -96,7 +96,7 @@ async def plan_text(
 def _redact(redaction: Redaction, body: CompletionBody, prompt: str) -> tuple[str, str | None]:
     """Return prompt and suffix without what is to be redacted; the body's stop strings lose it in place."""
     prompt, *suffix = redaction.all([prompt] if body.suffix is None else [prompt, body.suffix])
-    places = Places()
+    places = RedactedTexts()
     places.add(body, "stop")
     places.redact(redaction)
     return prompt, suffix[0] if suffix else None

@@ -19,7 +19,7 @@ ResponseStatus = Literal["in_progress", "completed", "incomplete", "cancelled", 
 Item = dict[str, Any]
 
 
-class Said(Protocol):
+class GivenAnswer(Protocol):
     """An answer, as it was just given or as it was stored."""
 
     @property
@@ -118,12 +118,12 @@ def usage_of(turn: Turn) -> Usage:
     )
 
 
-def reasoning_item(turn: Said, text: str, status: Status = "completed") -> Item:
+def reasoning_item(turn: GivenAnswer, text: str, status: Status = "completed") -> Item:
     content = [{"type": "reasoning_text", "text": text}] if text or status != "in_progress" else []
     return {"type": "reasoning", "id": f"rs_{turn.inference_id}", "summary": [], "content": content, "status": status}
 
 
-def message_item(turn: Said, content: list[Item], status: Status) -> Item:
+def message_item(turn: GivenAnswer, content: list[Item], status: Status) -> Item:
     return {
         "type": "message",
         "id": f"msg_{turn.inference_id}",
@@ -137,7 +137,9 @@ def text_part(text: str, logprobs: Sequence[Any] = ()) -> Item:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
-def call_item(turn: Said, number: int, call: ToolCall, custom: Collection[str], status: Status = "completed") -> Item:
+def call_item(
+    turn: GivenAnswer, number: int, call: ToolCall, custom: Collection[str], status: Status = "completed"
+) -> Item:
     """Return a call, of a function or of a tool that takes a text."""
     called: Item = {"id": f"fc_{turn.inference_id}_{number}", "call_id": call.id, "name": call.name, "status": status}
     if call.name in custom:
@@ -151,7 +153,9 @@ def custom_input(call: ToolCall) -> str:
     return given if isinstance(given, str) else call.arguments
 
 
-def output_of(turn: Said, custom: Collection[str], logprobs: Sequence[Any] = (), reasoning: str = "") -> list[Item]:
+def output_of(
+    turn: GivenAnswer, custom: Collection[str], logprobs: Sequence[Any] = (), reasoning: str = ""
+) -> list[Item]:
     """Return the items of a whole answer."""
     output = [reasoning_item(turn, reasoning)] if reasoning else []
     if turn.text or not turn.tool_calls:
@@ -159,12 +163,12 @@ def output_of(turn: Said, custom: Collection[str], logprobs: Sequence[Any] = (),
     return output + [call_item(turn, number, call, custom) for number, call in enumerate(turn.tool_calls)]
 
 
-def text_status(turn: Said) -> Status:
+def text_status(turn: GivenAnswer) -> Status:
     """Return whether a text is whole. An item does not say why it is incomplete."""
     return "completed" if status_of(turn) == "completed" else "incomplete"
 
 
-def status_of(turn: Said) -> ResponseStatus:
+def status_of(turn: GivenAnswer) -> ResponseStatus:
     """Return how an answer ended: its client may have hung up, or the engine have failed, before its end."""
     match turn.finish_reason:
         case "length":

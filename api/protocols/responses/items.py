@@ -56,7 +56,7 @@ def decode_item(given: Mapping[str, Any], place: str) -> tuple[msgspec.Struct, l
         raise InvalidRequest(f"{place}: {error}", param=place, code="invalid_field") from None
 
 
-class Conversation:
+class ResponsesConversation:
     """A chat's messages, the places in the request that they came from, and the names of what was ignored."""
 
     def __init__(self, referenced: Mapping[str, AssistantMessage]) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from api.http.foreign import convert_foreign
-from api.protocols.responses.items import Conversation, decode_item
+from api.protocols.responses.items import ResponsesConversation, decode_item
 from api.requests.bodies import ChatBody
 from api.requests.ignored import take_ignored
 from api.requests.messages import AssistantMessage, ChatMessage, SystemMessage
@@ -50,7 +50,7 @@ def items_of(body: ResponsesBody) -> tuple[Items, list[str]]:
     return items, unknown
 
 
-class Translated:
+class TranslatedResponses:
     """A chat's body, the places in the request that its fields came from, and the names of what was ignored.
 
     `custom` names the tools whose argument is a text."""
@@ -67,7 +67,7 @@ class Translated:
 
         Raises InvalidRequest naming the field."""
         _check(body)
-        conversation = Conversation(referenced)
+        conversation = ResponsesConversation(referenced)
         if body.instructions:
             conversation.add(SystemMessage(body.instructions), "instructions")
         for message in before:

@@ -13,7 +13,7 @@ from api.protocols.chat_turns import Asked, plan_turns, understand
 from api.protocols.places import named_as
 from api.protocols.responses.earlier import references_in, said_before, said_by_id, turn_named
 from api.protocols.responses.events import ResponseExchange
-from api.protocols.responses.request import Items, Translated, items_of
+from api.protocols.responses.request import Items, TranslatedResponses, items_of
 from api.requests.responses import ResponsesBody, responses_decoder
 from api.turns.rendering import away_if_large, read_large_apart
 from core.events import Completion
@@ -34,8 +34,8 @@ async def plan_response(context: Context, identity: Identity, headers: Headers, 
     before = [] if earlier is None else said_before(earlier)
     said = await said_by_id(context, identity, named)
 
-    def translate() -> tuple[Translated, Asked]:
-        translated = Translated(body, items, before, said, unknown)
+    def translate() -> tuple[TranslatedResponses, Asked]:
+        translated = TranslatedResponses(body, items, before, said, unknown)
         with named_as(translated.places):
             return translated, understand(context, identity, headers, translated.chat, translated.ignored)
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from api.redaction.findings import Finding, finding
+from api.redaction.findings import SensitiveSpan, finding
 from api.redaction.forms.lots import is_hex, is_jumbled, is_lot, is_mixed
-from api.redaction.forms.table import Pattern, bits, literals
+from api.redaction.forms.table import SecretPattern, bits, literals
 
 _PASSWORD: Final = r"pass(?:word|wd|phrase|code)?|pwd|kennwort|passwort|mot_de_passe"
 _TOKEN: Final = (
@@ -13,57 +13,57 @@ _TOKEN: Final = (
 )
 _VALUE: Final = r"""(?:"([^"\n]{4,400})"|'([^'\n]{4,400})'|`([^`\n]{4,400})`|([^\s"'`;,<>(){}\[\]|]{4,400}))"""
 _BARE: Final = r"([^\s\"'`,;<>(){}\[\]]{8,})"
-_ASSIGNED: Final = Pattern(
+_ASSIGNED: Final = SecretPattern(
     rf"""(?i)(?:(?P<password>{_PASSWORD})|{_TOKEN})[\w.-]{{0,24}}(?:\\?["'\])]){{0,3}}[ \t]{{0,8}}"""
     rf"""(?:=>|:=|==|=|:|\bis\b|\bto\b|\bwas\b|\blautet\b)[ \t]{{0,8}}(?:u|b|r|f)?\\?{_VALUE}"""
 )
-_FLAG: Final = Pattern(rf"(?i)--?(?:[a-z]+-)?(?:{_PASSWORD}|token|secret|api-?key)[= ]{_VALUE}")
-_DECLARED: Final = Pattern(
+_FLAG: Final = SecretPattern(rf"(?i)--?(?:[a-z]+-)?(?:{_PASSWORD}|token|secret|api-?key)[= ]{_VALUE}")
+_DECLARED: Final = SecretPattern(
     r"(?im)^\s{0,8}(?:ENV|ARG|setx?)[ \t]+[A-Z0-9_]{0,40}"
     rf"(?:{_PASSWORD}|token|secret|key)[A-Z0-9_]{{0,20}}[ \t]+{_VALUE}"
 )
-_FOLLOWED: Final = Pattern(  # keys that stand behind what they are, as in a list or a letter
+_FOLLOWED: Final = SecretPattern(  # keys that stand behind what they are, as in a list or a letter
     r"(?i)(?:secret|token|access|private|api|key)(?:[ _-]?(?:key|token|id))?[ \n-]{1,3}([A-Za-z0-9+/=_.-]{16,400})"
 )
-_SPACED: Final = Pattern(rf"(?im)(?:^|\blogin[ \t]+\S+)\s{{1,8}}(?:{_PASSWORD})[ \t]+{_VALUE}[ \t]*$")
-_IN_URL: Final = Pattern(r"[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s/:@'\"<>]{0,100}:([^\s/@'\"<>]{3,200})@[\w\[]")
-_HEADER: Final = Pattern(
+_SPACED: Final = SecretPattern(rf"(?im)(?:^|\blogin[ \t]+\S+)\s{{1,8}}(?:{_PASSWORD})[ \t]+{_VALUE}[ \t]*$")
+_IN_URL: Final = SecretPattern(r"[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s/:@'\"<>]{0,100}:([^\s/@'\"<>]{3,200})@[\w\[]")
+_HEADER: Final = SecretPattern(
     r"(?i)\b(?:authorization|x-[a-z-]{0,30}(?:key|token|auth|secret))\\?[\"']?\s{0,3}[:=,]\s{0,3}\\?[\"']?"
     rf"(?:(?:bearer|basic|token|apikey|key|digest|negotiate)[ \t]+)?{_BARE}"
 )
-_BEARER: Final = Pattern(rf"(?i)\b(?:bearer|basic)[ \t]+{_BARE}")
-_COOKIE: Final = Pattern(
+_BEARER: Final = SecretPattern(rf"(?i)\b(?:bearer|basic)[ \t]+{_BARE}")
+_COOKIE: Final = SecretPattern(
     r"(?i)\bcookie\\?[\"']?[:=]\s{0,3}\\?[\"']?(?:[\w.-]{1,64}=[^\s;\"']{0,15};\s{0,3})*"
     r"[\w.-]{1,64}=([^\s;\"']{16,})"
 )
-_PEM: Final = Pattern(
+_PEM: Final = SecretPattern(
     r"-----BEGIN[ A-Z0-9]{0,40}PRIVATE KEY(?: BLOCK)?-----((?:[\s\\nr\"',+]{0,12}[A-Za-z0-9+/=]{16,})+)"
 )
-_WRAPPED: Final = Pattern(r"(LS0tLS1CRUdJTi[A-Za-z0-9+/=]{40,})")  # a key in PEM, in base64 once more
-_WEBHOOK: Final = Pattern(
+_WRAPPED: Final = SecretPattern(r"(LS0tLS1CRUdJTi[A-Za-z0-9+/=]{40,})")  # a key in PEM, in base64 once more
+_WEBHOOK: Final = SecretPattern(
     r"(?i)(https://[a-z0-9.-]+/(?:[a-z0-9]+/)?(?:services|webhooks?|hooks)/[A-Za-z0-9_/@.-]{24,})"
 )
-_LOT: Final = Pattern(r"[A-Za-z0-9+/_-]{20,}={0,2}")
+_LOT: Final = SecretPattern(r"[A-Za-z0-9+/_-]{20,}={0,2}")
 _LONGEST_LOT: Final = 400  # what is longer is data: pictures, fonts, certificates
 _SIGNS: Final = literals(
     ["pass", "pwd", "kennwort", "secret", "token", "key", "auth", "cred", "bearer", "basic", "cookie", "signature",
      "sas", "dsn", "webhook", "license", "mot_de_passe"]
 )  # fmt: skip
-_NO_SECRET: Final = Pattern(
+_NO_SECRET: Final = SecretPattern(
     r"(?i)\$\{|\{\{|\{[a-z_.]*\}|%\(|%[sdr]|^\$|<[a-z _-]+>|process\.env|environ|getenv|x{4,}|\*{3,}|\.{3}|example"
     r"|change.?me|your|dummy|placeholder|redacted|todo|undefined|^(?:true|false|none|null|nil)$|^[a-z]+://|\\[wsdb]"
     r"|^sha\d+-"
 )
-_LETTERS: Final = Pattern(r"[A-Za-z]+(?:[ _.:/\\-]+[A-Za-z]+)*[.:]?")
-_PLACE: Final = Pattern(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|[\w./-]+/[\w./-]+\.[a-z]{2,5}")
-_NAME: Final = Pattern(r"[A-Za-z]+(?:[ _.:/\\-]+[A-Za-z]+)*[_.:/ -]*\d{0,2}")
+_LETTERS: Final = SecretPattern(r"[A-Za-z]+(?:[ _.:/\\-]+[A-Za-z]+)*[.:]?")
+_PLACE: Final = SecretPattern(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|[\w./-]+/[\w./-]+\.[a-z]{2,5}")
+_NAME: Final = SecretPattern(r"[A-Za-z]+(?:[ _.:/\\-]+[A-Za-z]+)*[_.:/ -]*\d{0,2}")
 _COMMON: Final = frozenset(
     ("password", "pass", "passwd", "secret", "user", "username", "postgres", "guest", "root", "admin", "test", "pwd")
 )
 _DIGESTS: Final = ("sha1-", "sha256-", "sha384-", "sha512-", "sha256:", "sha512:", "base64,")
 
 
-def find_assigned(text: str) -> Iterator[Finding]:
+def find_assigned(text: str) -> Iterator[SensitiveSpan]:
     """Find values that are said to be secret."""
     if "://" in text:
         yield from (each for each in _first_groups(_IN_URL, text) if _is_in_url(text[each.start : each.end]))
@@ -95,7 +95,7 @@ def find_assigned(text: str) -> Iterator[Finding]:
                 yield found
 
 
-def find_lots(text: str) -> Iterator[Finding]:
+def find_lots(text: str) -> Iterator[SensitiveSpan]:
     """Find tokens that look drawn by lot, whatever stands around them."""
     for match in _LOT.finditer(text):
         token = _told_apart(match[0])
@@ -104,7 +104,7 @@ def find_lots(text: str) -> Iterator[Finding]:
         before = text[max(match.start() - 8, 0) : match.start()].lower()
         if not (before.endswith(_DIGESTS) or token.lower().startswith(_DIGESTS)):
             start = match.start() + match[0].index(token)
-            yield Finding(start, start + len(token), "SECRET")
+            yield SensitiveSpan(start, start + len(token), "SECRET")
 
 
 def _told_apart(token: str) -> str:
@@ -116,7 +116,7 @@ def _told_apart(token: str) -> str:
     return max(parts, key=len) if has_words else token
 
 
-def _first_groups(pattern: Any, text: str) -> Iterator[Finding]:
+def _first_groups(pattern: Any, text: str) -> Iterator[SensitiveSpan]:
     return (finding(match, 1, "SECRET") for match in pattern.finditer(text))
 
 

@@ -3,11 +3,11 @@
 from itertools import pairwise
 from typing import Final
 
-from api.redaction.forms.table import Pattern, bits
+from api.redaction.forms.table import SecretPattern, bits
 
-_HEX: Final = Pattern(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
-_ONE_CASE_HEX: Final = Pattern(r"[0-9a-f-]+|[0-9A-F-]+")
-_RUN: Final = Pattern(r"[A-Z]?[a-z]{5,}|[A-Z]{6,}")
+_HEX: Final = SecretPattern(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
+_ONE_CASE_HEX: Final = SecretPattern(r"[0-9a-f-]+|[0-9A-F-]+")
+_RUN: Final = SecretPattern(r"[A-Z]?[a-z]{5,}|[A-Z]{6,}")
 _SHORTEST: Final = 20
 _SHORTEST_OF_ONE_CASE: Final = 20
 _LEAST_BITS: Final = 3.8

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import re2  # type: ignore[import-untyped]
 
-from api.redaction.findings import Finding, finding
+from api.redaction.findings import SensitiveSpan, finding
 
 _TABLE: Final = Path(__file__).with_name("gitleaks.toml")
 _OWN: Final = Path(__file__).with_name("own.toml")
@@ -26,7 +26,7 @@ class Allowed:
 
     def __init__(self, rules: dict[str, Any]) -> None:
         self._target = rules.get("regexTarget", "secret")
-        self._patterns = [Pattern(source) for source in rules.get("regexes", ())]
+        self._patterns = [SecretPattern(source) for source in rules.get("regexes", ())]
         self._words = [word.lower() for word in rules.get("stopwords", ())]
 
     def allows(self, text: str, match: Any, secret: str) -> bool:
@@ -43,7 +43,7 @@ class Form:
     def __init__(self, rule: dict[str, Any]) -> None:
         self.name: str = rule["id"]
         self.keywords = [keyword.lower() for keyword in rule.get("keywords", ())]
-        self._pattern = Pattern(rule["regex"].replace(_TERMINATOR, _END))
+        self._pattern = SecretPattern(rule["regex"].replace(_TERMINATOR, _END))
         self._group: int = rule.get("secretGroup", 0)
         self._least_bits: float = rule.get("entropy", 0.0)
         # Paths are not known here: what is allowed by a path and something else is not allowed.
@@ -52,7 +52,7 @@ class Form:
         )
         self._allowed = [Allowed(each) for each in given]
 
-    def find(self, text: str) -> Iterator[Finding]:
+    def find(self, text: str) -> Iterator[SensitiveSpan]:
         for match in self._pattern.finditer(text):
             group = self._group or next((n for n in range(1, len(match.groups()) + 1) if match[n]), 0)
             secret = match[group]
@@ -74,7 +74,7 @@ class Table:
         self._by_keyword = [[form for form in self._forms if keyword in form.keywords] for keyword in keywords]
         self._keywords = literals(keywords)
 
-    def find(self, text: str) -> Iterator[Finding]:
+    def find(self, text: str) -> Iterator[SensitiveSpan]:
         forms = {form.name: form for place in self._keywords.Match(text) or () for form in self._by_keyword[place]}
         for form in forms.values():
             for found in form.find(text):
@@ -91,7 +91,7 @@ _LEFT_OUT: Final = frozenset(
 )
 
 
-class Pattern:
+class SecretPattern:
     """A pattern of RE2. It is compiled when it is first used: all of them take a quarter of a second."""
 
     def __init__(self, source: str) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from api.redaction.findings import Finding, finding
-from api.redaction.forms.table import Pattern
+from api.redaction.findings import SensitiveSpan, finding
+from api.redaction.forms.table import SecretPattern
 
 _WORD: Final = r"\p{Lu}[\p{L}'’.-]+"
 _OF: Final = r"(?:(?:de|del|di|da|do|das|dos|du|des|la|las|le|les|los|della|delle)[ ]|de[ ]l['’]|d['’]|l['’])*"
@@ -80,11 +80,11 @@ _INDIAN: Final = (
     rf"|Door)(?:[ ]No\.?)?[ ]?)?[0-9]{{1,4}}(?:[/-][0-9A-Z]{{1,4}})?,?[ ](?:{_WORD}[ ,]{{1,2}}){{1,5}}"
     rf"{_TOWN}[ -]{{1,3}}[0-9]{{6}}\b"
 )
-_STREET: Final = Pattern(
+_STREET: Final = SecretPattern(
     rf"(?:^|[^\w])((?:{_RARE}|{_AUSTRALIAN}|{_INDIAN}|{_TOLD}|(?:{_ENGLISH}|{_PLAIN}|{_GERMAN}|{_BEFORE}"
     rf"|{_AFTER}){_BEHIND}))"
 )
 
 
-def find_addresses(text: str) -> Iterator[Finding]:
+def find_addresses(text: str) -> Iterator[SensitiveSpan]:
     return (finding(match, 1, "ADDRESS") for match in _STREET.finditer(text))

@@ -6,32 +6,32 @@ found. Models that find more of them take a hundred times as long as all else to
 from collections.abc import Iterator
 from typing import Final
 
-from api.redaction.findings import Finding, finding
-from api.redaction.forms.table import Pattern
+from api.redaction.findings import SensitiveSpan, finding
+from api.redaction.forms.table import SecretPattern
 from api.redaction.personal.lists import FIRST, FIRST_AND_WORDS, LAST, NO_NAMES
 
 _NAME: Final = r"\p{Lu}(?:['’]\p{Lu})?\p{Ll}+(?:[-’']?\p{Lu}\p{Ll}+)?"
 _LINK: Final = r"(?:(?:van|von|de|del|della|di|da|das|do|dos|du|der|den|la|le|el|al|bin|ibn|zu|ter|ten|y|e)[ ]){0,2}"
 _INITIAL: Final = r"\p{Lu}\."
-_FULL: Final = Pattern(rf"({_NAME})((?:[ ]{{1,2}}(?:{_INITIAL}|{_NAME})){{0,2}}[ ]{{1,2}}{_LINK}{_NAME})")
-_TURNED: Final = Pattern(rf"\b({_NAME}), ({_NAME})(?: {_INITIAL})?")
-_TITLED: Final = Pattern(
+_FULL: Final = SecretPattern(rf"({_NAME})((?:[ ]{{1,2}}(?:{_INITIAL}|{_NAME})){{0,2}}[ ]{{1,2}}{_LINK}{_NAME})")
+_TURNED: Final = SecretPattern(rf"\b({_NAME}), ({_NAME})(?: {_INITIAL})?")
+_TITLED: Final = SecretPattern(
     r"\b(?:Mr|Mrs|Ms|Miss|Mx|Dr|Prof|Herr|Herrn|Frau|Mme|Mlle|Monsieur|Madame|Señor|Señora|Sr|Sra|Sig|Signor|Signora"
     r"|Dhr|Mevr|Mevrouw|Pan|Pani|Shri|Smt)\.?[ ](?:(?:Dr|Prof|med)\.[ ]?)*"
     rf"((?:(?:{_INITIAL}|{_NAME})[ ]){{0,2}}{_LINK}{_NAME})"
 )
-_CALLED: Final = Pattern(
+_CALLED: Final = SecretPattern(
     r"\b(?i:my name is|name is|i am|i['’]m|this is|call me|mein name ist|ich hei(?:ß|ss)e|je m['’]appelle|me llamo"
     r"|mi chiamo|dear|hi|hello|hey|hallo|liebe|lieber|cher|chère|querido|querida|bonjour|ciao|regards,?|sincerely,?"
     r"|cheers,?|thanks,?|greetings,?|gr(?:ü|ue)(?:ß|ss)e,?|cordialement,?|saludos,?)[ \n]{1,3}"
     rf"((?:{_NAME}[ ]){{0,2}}{_LINK}{_NAME})"
 )
-_NEAR: Final = Pattern(
+_NEAR: Final = SecretPattern(
     r"\b(?i:reported by|signed by|written by|asked by|sent by|approved by|assigned to|on behalf of|ask|asked|met|told"
     r"|spoke (?:to|with)|logged in:|contact|customer|caller|colleague|patient|manager|boss|friend|cc|attn)[: ]{1,3}"
     rf"({_NAME}(?:[ ]{_INITIAL})?[ ]{_LINK}{_NAME})"
 )
-_LABELLED: Final = Pattern(
+_LABELLED: Final = SecretPattern(
     r"(?i:(?:full|first|last|given|family|sur|middle|customer|contact|patient|employee|client|recipient|sender|holder"
     r"|cardholder|user|display|owner|billing|shipping)[_ -]?name|\bname|surname|customer|patient|employee|recipient"
     r"|assignee|reporter|manager|applicant|tenant|contact|nachname|vorname|kunde|nom|prénom|nombre|apellido|cognome"
@@ -40,7 +40,7 @@ _LABELLED: Final = Pattern(
 )
 
 
-def find_names(text: str) -> Iterator[Finding]:
+def find_names(text: str) -> Iterator[SensitiveSpan]:
     for match in _FULL.finditer(text):
         rest = match[2].split()
         if _is_full(match[1], rest[-1]) and rest[0].lower() not in NO_NAMES:

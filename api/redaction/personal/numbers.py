@@ -4,10 +4,12 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Any, Final
 
-from api.redaction.findings import Finding, Kind, finding
-from api.redaction.forms.table import Pattern
+from api.redaction.findings import Kind, SensitiveSpan, finding
+from api.redaction.forms.table import SecretPattern
 
-_EMAIL: Final = Pattern(r"[\p{L}\p{N}._%+-]*[\p{L}\p{N}_%+-](?:@|%40)((?:[\p{L}\p{N}-]+\.)+)([A-Za-z]{2,24})\b(\(?)")
+_EMAIL: Final = SecretPattern(
+    r"[\p{L}\p{N}._%+-]*[\p{L}\p{N}_%+-](?:@|%40)((?:[\p{L}\p{N}-]+\.)+)([A-Za-z]{2,24})\b(\(?)"
+)
 _DOMAINS: Final = frozenset(
     [
         "com",
@@ -60,28 +62,28 @@ _DOMAINS: Final = frozenset(
     ]
 )
 _NOBODYS: Final = ("example.com.", "example.org.", "example.net.", "example.", "test.", "invalid.", "localhost.")
-_IBAN: Final = Pattern(r"\b([A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,4})?)\b")
-_CARD: Final = Pattern(
+_IBAN: Final = SecretPattern(r"\b([A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,4})?)\b")
+_CARD: Final = SecretPattern(
     r"(?:^|[^\w.])((?:(?:[3-6][0-9]{3}|2[2-7][0-9]{2})[ -]?[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{1,7})"
     r"|(?:3[47][0-9]{2}|1800|2131)[ -]?[0-9]{6}[ -]?[0-9]{5})\b"
 )
-_SAID_CARD: Final = Pattern(r"(?i)\b(?:card|pan|cc|visa|mastercard|maestro|amex)\b[^0-9\n]{0,16}([0-9]{12,19})\b")
-_SAID_IP: Final = Pattern(
+_SAID_CARD: Final = SecretPattern(r"(?i)\b(?:card|pan|cc|visa|mastercard|maestro|amex)\b[^0-9\n]{0,16}([0-9]{12,19})\b")
+_SAID_IP: Final = SecretPattern(
     r"(?i)\b(?:ip|client|from|remote|addr(?:ess)?|host|peer|x-forwarded-for"
     r"|x-real-ip)[\"']?[ =:\"'\[]{1,4}((?:[0-9]{1,3}\.){3}[0-9]{1,3})\b"
 )
-_SOCIAL: Final = Pattern(r"\b([0-8][0-9]{2}-[0-9]{2}-[0-9]{4})\b")
-_IP: Final = Pattern(r"(?:^|[^\w.])((?:[0-9]{1,3}\.){3}[0-9]{1,3})(?:$|[^\w.-]|\.(?:\s|$))")
-_INTERNATIONAL: Final = Pattern(
+_SOCIAL: Final = SecretPattern(r"\b([0-8][0-9]{2}-[0-9]{2}-[0-9]{4})\b")
+_IP: Final = SecretPattern(r"(?:^|[^\w.])((?:[0-9]{1,3}\.){3}[0-9]{1,3})(?:$|[^\w.-]|\.(?:\s|$))")
+_INTERNATIONAL: Final = SecretPattern(
     r"(?:^|[^\w+])(\+[1-9][0-9]{0,2}(?:[ .\-/]?\(?[0-9]{1,5}\)?){2,7}"
     r"|\b00[1-9][0-9]{0,2}(?:[ /-]\(?[0-9]{1,5}\)?){2,7})\b"
 )
-_AMERICAN: Final = Pattern(
+_AMERICAN: Final = SecretPattern(
     r"(?:^|[^\w.+-])((?:(?:\+?1|001)[ .-])?(?:\([2-9][0-9]{2}\)[ ]?"
     r"|[2-9][0-9]{2}[ .-])[0-9]{3}[ .-][0-9]{4}(?:x[0-9]{1,5})?)\b"
 )
-_NATIONAL: Final = Pattern(r"(?:^|[^\w.:+/-])(\(?0[0-9]{1,5}\)?[ /-][0-9]{2,8}(?:[ -][0-9]{2,6}){0,4})\b")
-_SAID: Final = Pattern(
+_NATIONAL: Final = SecretPattern(r"(?:^|[^\w.:+/-])(\(?0[0-9]{1,5}\)?[ /-][0-9]{2,8}(?:[ -][0-9]{2,6}){0,4})\b")
+_SAID: Final = SecretPattern(
     r"(?i)(?:phone|mobile|cell|tel(?:efon|éfono|efoon|éphone|\.)?|telephone|call(?: me)?|fax|whatsapp|handy"
     r"|mobil|móvil|portable|"
     r"contact|sms|dial|number|nummer|numéro|número|reach)[^0-9+(\n]{0,24}(\+?\(?[0-9][0-9 ()./-]{5,20}[0-9])\b"
@@ -90,10 +92,10 @@ _LEAST_DIGITS: Final = 7
 _MOST_DIGITS: Final = 15
 
 
-def find_numbers(text: str) -> Iterator[Finding]:
+def find_numbers(text: str) -> Iterator[SensitiveSpan]:
     if "@" in text or "%40" in text:
         yield from (
-            Finding(match.start(), match.end(2), "EMAIL") for match in _EMAIL.finditer(text) if _is_email(match)
+            SensitiveSpan(match.start(), match.end(2), "EMAIL") for match in _EMAIL.finditer(text) if _is_email(match)
         )
     yield from _checked(_IBAN, text, "IBAN", _is_iban)
     yield from _checked(_CARD, text, "CARD", _is_card)
@@ -105,7 +107,7 @@ def find_numbers(text: str) -> Iterator[Finding]:
         yield from _checked(pattern, text, "PHONE", _is_phone)
 
 
-def _checked(pattern: Any, text: str, kind: Kind, check: Any) -> Iterator[Finding]:
+def _checked(pattern: Any, text: str, kind: Kind, check: Any) -> Iterator[SensitiveSpan]:
     return (finding(match, 1, kind) for match in pattern.finditer(text) if check(match[1]))
 
 

@@ -17,6 +17,7 @@ _ORIGIN = r"^[a-z][a-z0-9+.-]*://[a-z0-9_.:\[\]-]{1,255}$"
 WORKLOAD_NAME = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
 LEAST_RATE, LARGEST_RATE = 1e-6, 1e9  # a minute: beyond these a limit is none, or lets nobody in for years
 LARGEST_BURST = 10**9
+_MILLION = 1e6
 
 
 class RateLimit(Section):
@@ -151,6 +152,14 @@ class PriceSettings(Section):
     """Tokens of a prompt that the turn before did not have."""
     output: float = Field(default=0.0, ge=0)
     """Tokens that were sampled."""
+
+    @property
+    def are_known(self) -> bool:
+        return bool(self.prompt or self.output)
+
+    def cost(self, prompt: int, output: int) -> float | None:
+        """Return what so many tokens cost; None where tokens have no price."""
+        return (prompt * self.prompt + output * self.output) / _MILLION if self.are_known else None
 
 
 class AdvancedApiSettings(Section):

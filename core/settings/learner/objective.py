@@ -73,6 +73,9 @@ class ObjectiveSettings(Section):
     """The same for the entropy."""
     normaliser_tokens: int = Field(default=32, ge=1)
     """The constant."""
+    demonstration_weight: float = Field(default=0.0, ge=0, le=1)
+    """The weight of the likelihood of what a user wrote in an answer's place, a token, beside an advantage of 1. 0: a
+    user's text teaches nothing."""
     correction: CorrectionSettings = CorrectionSettings()
     """For the policy that sampled."""
     kl: KlSettings = KlSettings()

@@ -7,6 +7,7 @@ from pydantic import Field
 from core.section import Section
 
 Redactable = Literal["secrets", "pii"]
+Purposes = dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")], Annotated[str, Field(min_length=1)]]
 
 
 class NamespacePrivacySettings(Section):
@@ -16,6 +17,8 @@ class NamespacePrivacySettings(Section):
     """What is replaced by placeholders; an empty list: nothing."""
     restore: bool | None = None
     """Whether answers get the values back."""
+    purposes: Purposes | None = None
+    """What the namespace's turns are processed for."""
 
 
 class PrivacySettings(Section):
@@ -24,6 +27,9 @@ class PrivacySettings(Section):
     addresses, and numbers by which people are found). Empty: nothing."""
     restore: bool = True
     """Whether answers to the client have the values again where the model wrote their placeholders."""
+    purposes: Purposes = Field(default={})
+    """What turns are processed for: the name of each purpose, as turns give it, and the purpose in words. Where there
+    are any, a turn that gives another is refused."""
     namespaces: dict[Annotated[str, Field(min_length=1)], NamespacePrivacySettings] = Field(default={})
     """Other rules for a namespace, by its name."""
 
@@ -34,3 +40,7 @@ class PrivacySettings(Section):
     def restores_in(self, namespace: str) -> bool:
         own = self.namespaces.get(namespace)
         return self.restore if own is None or own.restore is None else own.restore
+
+    def purposes_in(self, namespace: str) -> Purposes:
+        own = self.namespaces.get(namespace)
+        return self.purposes if own is None or own.purposes is None else own.purposes

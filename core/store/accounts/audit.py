@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import Row, insert, select
 
-from core.operations.audit import NOTHING, Deed, Head, StoredEntry, chain
+from core.operations.audit import NOTHING, AuditHead, Deed, StoredEntry, chain
 from core.store.database import tables
 from core.store.database.locks import Lock, hold
 from core.store.database.repository import Repository
@@ -15,11 +15,11 @@ _PART: Final = 1000  # rows read at once
 
 
 class AuditReader(Repository):
-    def head(self) -> Head:
+    def head(self) -> AuditHead:
         """Return the newest entry's number and digest; number 0 before the first."""
         query = select(_table.c.sequence, _table.c.digest).order_by(_table.c.sequence.desc()).limit(1)
         row = self._connection.execute(query).one_or_none()
-        return Head(0, NOTHING) if row is None else Head(row.sequence, row.digest)
+        return AuditHead(0, NOTHING) if row is None else AuditHead(row.sequence, row.digest)
 
     def digest_of(self, sequence: int) -> str | None:
         """Return the digest of an entry, or None where there is none of this number."""
@@ -42,7 +42,7 @@ class AuditReader(Repository):
 class Audit(AuditReader):
     """The trail. Whoever appends holds it until the transaction ends, and so appends as the last thing in it."""
 
-    def append(self, deeds: Sequence[Deed]) -> Head:
+    def append(self, deeds: Sequence[Deed]) -> AuditHead:
         """Append what was done, and return the new head."""
         hold(self._connection, Lock.AUDIT)
         head = self.head()
@@ -51,7 +51,7 @@ class Audit(AuditReader):
             return head
         rows = [{name: getattr(each, name) for name in each.__struct_fields__} for each in entries]
         self._connection.execute(insert(_table), rows)
-        return Head(entries[-1].sequence, entries[-1].digest)
+        return AuditHead(entries[-1].sequence, entries[-1].digest)
 
 
 def _stored(row: Row[Any]) -> StoredEntry:

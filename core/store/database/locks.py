@@ -15,6 +15,7 @@ class Lock(IntEnum):
     ALARMS = 5
     AUDIT = 6
     KEYS = 7
+    CONSENTS = 8
 
 
 def hold(connection: Connection, lock: Lock) -> None:

@@ -20,8 +20,8 @@ def migrate_postgres(settings: PostgresSettings) -> tuple[str | None, str]:
     """Migrate the database, and return the revisions before (None if it was empty) and after.
 
     Other processes may go on meanwhile, as each revision says. A migration that was interrupted goes on where it was.
-    Raises ConfigError when `postgres.url` is no such URL or the schema is a newer build's, and StoreUnavailable, also
-    while another migration runs."""
+    Raises ConfigError when `postgres.url` is no such URL or the schema is a newer build's, or a former one that is
+    upgraded no more, and StoreUnavailable, also while another migration runs."""
     name = place_of(settings)
     url = conninfo(settings, "onward migrate", f"-c lock_timeout={to_ms(_LOCK_TIMEOUT_S)}")  # else as long as it takes
     engine = create_engine(DRIVER, creator=lambda: psycopg.connect(url), poolclass=NullPool)

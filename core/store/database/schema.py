@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 MIGRATIONS = Path(__file__).resolve().parents[3] / "migrations"
 """The folder of revisions, beside `core`."""
-_BASELINE = "1"
+BASELINE = "16"
+"""The first of them: from it on, a store of every revision is upgraded."""
+_BEFORE_REVISIONS = "1"
 _version = Table(
     "alembic_version",
     MetaData(),
@@ -40,10 +42,7 @@ def found_revision(connection: Connection) -> str | None:
     names = inspect(connection).get_table_names()
     if _version.name in names:
         return connection.execute(select(_version.c.version_num)).scalar()
-    if tables.meta.name in names:  # a build that knew no revisions made it, perhaps not to the end
-        query = select(tables.meta.c.value).where(tables.meta.c.key == "schema")
-        return connection.execute(query).scalar() or _BASELINE
-    return None
+    return _BEFORE_REVISIONS if tables.meta.name in names else None
 
 
 def create(connection: Connection) -> None:
@@ -56,7 +55,7 @@ def create(connection: Connection) -> None:
 def upgrade(connection: Connection, found: str | None, name: str) -> None:
     """Upgrade revision by revision from `found` to this build's; `name` is the database's, for messages.
 
-    Raises ConfigError if the schema is a newer build's."""
+    Raises ConfigError if the schema is a newer build's, or one of before `BASELINE`."""
     from alembic import command
 
     config = alembic_config(connection)
@@ -76,8 +75,17 @@ def alembic_config(connection: Connection) -> "Config":
 def _check_known(config: "Config", revision: str, name: str) -> None:
     from alembic.script import ScriptDirectory
 
-    if revision not in {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}:
-        raise ConfigError(f"{name}: its schema {revision} is of a newer build; this one knows up to {tables.REVISION}")
+    if revision in {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}:
+        return
+    if revision.isdigit() and int(revision) < int(BASELINE):
+        raise ConfigError(
+            f"{name}: its schema {revision} is of a former build; this one upgrades stores from {BASELINE} on: take a "
+            "new directory or database, or upgrade it first with the commit that docs/stack.md names under Upgrade"
+        )
+    raise ConfigError(
+        f"{name}: its schema {revision} is of a newer build; this one knows up to {tables.REVISION}: "
+        "run the newer build again, or restore a backup from before its first start"
+    )
 
 
 def stamp(connection: Connection, revision: str) -> None:

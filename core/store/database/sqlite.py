@@ -17,7 +17,8 @@ _BUSY_POLL_S = 0.01
 def open_sqlite(path: Path) -> SqlStore:
     """Open the file, create it, or upgrade it to this build's schema.
 
-    Raises ConfigError for a file of a newer build, StoreUnavailable for one that is no database."""
+    Raises ConfigError for a file of a newer build, or of a former one that is upgraded no more, and StoreUnavailable
+    for one that is no database."""
     url = URL.create("sqlite", database=str(path))  # not as text: a directory may be called anything
     engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False})
     event.listen(engine, "connect", _configure)
@@ -36,7 +37,6 @@ def _bring_up(connection: Connection, path: Path) -> None:
     if found is None:
         schema.create(connection)
     else:
-        schema.stamp(connection, found)  # a build that knew no revisions did not
         schema.upgrade(connection, found, str(path))
 
 

@@ -4,9 +4,9 @@ Rows are written in order of their primary keys: two transactions with rows in c
 never deadlock. Postgres receives many values as one array, so that the statement is the same for one row and for a
 thousand."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     Boolean,
@@ -28,6 +28,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 Row = Mapping[str, Any]
+T = TypeVar("T")
 _COUNTED = {"preserve_rowcount": True}
 
 
@@ -55,6 +56,20 @@ def _in_list(among: Among, compiler: Any, **options: Any) -> str:
 def _in_array(among: Among, compiler: Any, **options: Any) -> str:
     (column,) = among.clauses
     return str(compiler.process(column == any_(_array(column, "values")), **options))
+
+
+def within(most_bytes: int, sizes: Iterable[tuple[T, int]]) -> list[T]:
+    """Return the first names of records, each with its size, that have so many bytes together.
+
+    The first is there in any case."""
+    found: list[T] = []
+    taken = 0
+    for name, size in sizes:
+        taken += size
+        if found and taken > most_bytes:
+            break
+        found.append(name)
+    return found
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row]) -> int:

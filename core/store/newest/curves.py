@@ -25,7 +25,7 @@ _rewards, _turns, _releases = tables.rewards, tables.turns, tables.releases
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """A turn and its latest reward. `version` is that of its last token, None for a turn without tokens.
 
-    `arm` is None where the turn is of before revision 15 of the store."""
+    `arm` is None where nobody noted it."""
 
     inference_id: InferenceId
     session_id: SessionId
@@ -39,7 +39,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     components: dict[str, float]
 
 
-class Call(msgspec.Struct, frozen=True):
+class CallMade(msgspec.Struct, frozen=True):
     name: str
     arguments: str
 
@@ -51,7 +51,7 @@ class Conduct(msgspec.Struct, frozen=True, tag="completion"):
     arm: Arm
     policy_versions: tuple[VersionSpan, ...]
     token_ids: tuple[int, ...]
-    tool_calls: tuple[Call, ...]
+    tool_calls: tuple[CallMade, ...]
     latency_ms: float
 
 
@@ -63,7 +63,7 @@ class Told(msgspec.Struct, frozen=True):
     onward: dict[str, str] | None = None
 
 
-class Deed(msgspec.Struct, frozen=True, tag="completion", kw_only=True):
+class TaskDeed(msgspec.Struct, frozen=True, tag="completion", kw_only=True):
     """The fields of a turn's record that say what it did for a task, and what that cost."""
 
     session_id: SessionId
@@ -73,13 +73,13 @@ class Deed(msgspec.Struct, frozen=True, tag="completion", kw_only=True):
     policy_versions: tuple[VersionSpan, ...]
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
-    tool_calls: tuple[Call, ...] = ()
+    tool_calls: tuple[CallMade, ...] = ()
     messages: tuple[Told, ...] = ()
     latency_ms: float
 
 
 _NEWEST = (1 << 63) - 1
-_decode_deed = codec.decoder(Deed).decode
+_decode_deed = codec.decoder(TaskDeed).decode
 _decode_reward = codec.decoder(Reward).decode
 _decode_conduct = codec.decoder(Conduct).decode
 
@@ -175,11 +175,11 @@ class Curves(Repository):
         """Return what those same turns did. Reads whole records: meant for hundreds of turns."""
         return [_decode_conduct(row.record) for row in self._once(_CONDUCT, namespace, limit)]
 
-    def deeds(self, namespace: Namespace, limit: int) -> list[tuple[Deed, Reward]]:
+    def deeds(self, namespace: Namespace, limit: int) -> list[tuple[TaskDeed, Reward]]:
         """Return the same for what tasks cost, with each turn's latest reward."""
         return self._deeds(_DEEDS, namespace, limit)
 
-    def oldest_deeds(self, namespace: Namespace, limit: int) -> list[tuple[Deed, Reward]]:
+    def oldest_deeds(self, namespace: Namespace, limit: int) -> list[tuple[TaskDeed, Reward]]:
         """Return the same of the turns of the oldest `limit` revisions: what tasks cost before learning."""
         return self._deeds(_OLDEST_DEEDS, namespace, limit)
 
@@ -196,7 +196,7 @@ class Curves(Repository):
         found = [(row, _decode_reward(row.reward)) for row in self._once(query, namespace, limit, **bounds)]
         return [_worth(row, reward) for row, reward in found if not reward.void]
 
-    def _deeds(self, query: Select[Any], namespace: Namespace, limit: int) -> list[tuple[Deed, Reward]]:
+    def _deeds(self, query: Select[Any], namespace: Namespace, limit: int) -> list[tuple[TaskDeed, Reward]]:
         found = [(row, _decode_reward(row.reward)) for row in self._once(query, namespace, limit)]
         return [(_decode_deed(row.record), reward) for row, reward in found if not reward.void]
 

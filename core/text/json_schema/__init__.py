@@ -5,6 +5,6 @@ says makes it take long, fetch anything, or raise anything but `NoSchema` when t
 """
 
 from core.text.json_schema.document import NoSchema
-from core.text.json_schema.schema import Budget, Schema
+from core.text.json_schema.schema import Schema, StepBudget
 
-__all__ = ["Budget", "NoSchema", "Schema"]
+__all__ = ["NoSchema", "Schema", "StepBudget"]

@@ -20,7 +20,7 @@ class _Beyond(Exception):
     """More steps than anybody's schema takes."""
 
 
-class Budget:
+class StepBudget:
     """A budget of steps, for one value or for several together."""
 
     def __init__(self, steps: int = MOST_STEPS) -> None:
@@ -42,16 +42,16 @@ class Schema:
             raise NoSchema("$: nested deeper than can be read") from None
         self.unfollowed = self._document.unfollowed
 
-    def admits(self, value: Any, budget: Budget | None = None) -> Validity:
+    def admits(self, value: Any, budget: StepBudget | None = None) -> Validity:
         """Return whether the schema admits a value; None when that cannot be decided within the budget."""
         try:
-            return _Walk(self._document, budget or Budget()).fits(self._document.root, value, 0)
+            return _Walk(self._document, budget or StepBudget()).fits(self._document.root, value, 0)
         except (_Beyond, RecursionError):  # the latter: a value nested deeper than can be compared
             return None
 
 
 class _Walk:
-    def __init__(self, document: Document, budget: Budget) -> None:
+    def __init__(self, document: Document, budget: StepBudget) -> None:
         self.document = document
         self.spend = budget.spend
 

@@ -13,12 +13,15 @@ from environments.rollouts.episode import Episode, Verdict
 
 @dataclass(frozen=True)
 class Done:
-    """Of `Work` what is counted. Calls and turns are not looked into: there are very many of them."""
+    """Of `Work` what is counted. Calls and turns are not looked into: there are very many of them.
+
+    `policy_versions` are those of each turn."""
 
     ending: Ending
     output_tokens: int
     calls: tuple[msgspec.Raw, ...]
     inference_ids: tuple[msgspec.Raw, ...]
+    policy_versions: tuple[int | str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -9,6 +10,7 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from environments.provenance import Origin, lowest_and_highest, provenance
 from environments.rollouts.journal import Journal
 from environments.rollouts.reporting.figures import Attempt, TaskFigures, figures_of
 
@@ -19,20 +21,32 @@ _templates = Environment(
 )
 
 
-def write_page(journal: Journal, file: Path, title: str) -> None:
-    """Write the page of the journal's latest attempts, whole or not at all."""
-    text = page_of(journal.attempts_as(Attempt, _ATTEMPTS), journal.answers(), len(journal.waiting()), title)
-    making = file.with_suffix(".part")
-    making.write_text(text)
-    making.replace(file)
+@dataclass(frozen=True)
+class Page:
+    """The file of a page, and who makes it: `made_by` of the provenance of reports."""
+
+    file: Path
+    made: Origin
+    model: str | None = None
+
+    def write(self, journal: Journal) -> None:
+        """Write the page of the journal's latest attempts, whole or not at all."""
+        attempts, waiting = journal.attempts_as(Attempt, _ATTEMPTS), len(journal.waiting())
+        text = page_of(attempts, journal.answers(), waiting, "Rollouts", self.made, self.model)
+        making = self.file.with_suffix(".part")
+        making.write_text(text)
+        making.replace(self.file)
 
 
-def page_of(attempts: Iterable[Attempt], answers: Counter[str], waiting: int, title: str) -> str:
+def page_of(
+    attempts: Iterable[Attempt], answers: Counter[str], waiting: int, title: str, made: Origin, model: str | None
+) -> str:
     """Return the page of attempts, the newest first, of which none is kept but the latest without a judgement.
 
     `answers`: what the service made of the reports; `waiting`: episodes to be tried again."""
     unjudged: list[Attempt] = []
-    tasks = figures_of(_noting(unjudged, attempts))
+    versions = set[int | str]()
+    tasks = figures_of(_noting(unjudged, versions, attempts))
     return _templates.get_template("page.html.j2").render(
         title=title,
         made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -43,11 +57,13 @@ def page_of(attempts: Iterable[Attempt], answers: Counter[str], waiting: int, ti
         unjudged=unjudged,
         mean=_mean,
         counted=_counted,
+        origin=provenance(made, model, None, lowest_and_highest(versions)),
     )
 
 
-def _noting(unjudged: list[Attempt], attempts: Iterable[Attempt]) -> Iterator[Attempt]:
+def _noting(unjudged: list[Attempt], versions: set[int | str], attempts: Iterable[Attempt]) -> Iterator[Attempt]:
     for each in attempts:
+        versions.update(() if each.work is None else each.work.policy_versions)
         if each.reward is None and len(unjudged) < _WHYS:
             unjudged.append(each)
         yield each

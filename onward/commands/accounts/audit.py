@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from core.errors import ConfigError
-from core.operations.audit import Head, StoredEntry, Tampered, find_tampering
+from core.operations.audit import AuditHead, StoredEntry, Tampered, find_tampering
 from core.records.audit_head import HeadFile
 from core.store import SqlStore
 from onward.commands.accounts.deeds import deed_of, head_file, record
@@ -93,7 +93,7 @@ def _opened(directory: Path, overrides: Mapping[str, str]) -> Iterator[tuple[Sql
         yield store, head_file(layout, settings), settings.audit.key
 
 
-def _read_head(path: Path) -> Head:
+def _read_head(path: Path) -> AuditHead:
     head = HeadFile(path).read()
     if head is None:
         raise ConfigError(f"--head {path}: there is no such file")

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Set, To, overrides_of, refuse_beside
 
 if TYPE_CHECKING:
-    from onward.replays.exports.choice import Choice
+    from onward.replays.exports.choice import TurnChoice
 
 
 def export(
@@ -74,5 +74,5 @@ def export(
         sys.exit(1)
 
 
-def _chosen(choice: "Choice") -> str:
+def _chosen(choice: "TurnChoice") -> str:
     return "".join(f" {option} {value}" for option, value in choice.told.items())

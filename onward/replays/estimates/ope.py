@@ -26,11 +26,11 @@ from learner.sequences.scored import ScoredTurn
 from onward.replays.estimates.candidates import Candidate, candidates_of
 from onward.replays.estimates.held_out import figures, is_held_out
 from onward.replays.estimates.turns_kept import difference
-from onward.replays.exports.choice import Choice
-from onward.replays.exports.past import Logged, Past
+from onward.replays.exports.choice import TurnChoice
+from onward.replays.exports.past import ChosenPast, Logged
 from onward.replays.exports.reports import report_file
 from onward.replays.history import require_directory
-from onward.replays.provenance import Versions, provenance_of
+from onward.replays.provenance import VersionRange, provenance_of
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import Foundation, open_foundation
 from serving.rendering import load_renderer
@@ -45,7 +45,7 @@ def evaluate(
     directory: Path,
     policies: Sequence[Path],
     versions: Sequence[int],
-    choice: Choice,
+    choice: TurnChoice,
     holdout: float | None,
     out: Path | None,
     overrides: Mapping[str, str],
@@ -65,7 +65,7 @@ def evaluate(
         Progress(console=Console(stderr=True)) as progress,  # on stdout is what is returned
     ):
         candidates = candidates_of(source, policies, versions)
-        past = Past(source, store, choice)
+        past = ChosenPast(source, store, choice)
         past.read(progress)
         turns = _Turns(_bounds(source, candidates), holdout)
         for session in past.sessions():
@@ -91,7 +91,7 @@ class _Turns:
     holdout: float | None
     chosen: int = 0
     batch: list[ScoredTurn] = field(default_factory=list)
-    versions: Versions = field(default_factory=Versions)
+    versions: VersionRange = field(default_factory=VersionRange)
     left_out: Counter[str] = field(default_factory=Counter)
 
     def add(self, session: Sequence[Logged]) -> None:

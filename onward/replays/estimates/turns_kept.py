@@ -11,7 +11,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from core.ids import InferenceId
 from learner.off_policy.estimators import Paired, paired
-from learner.off_policy.jackknife import Estimate
+from learner.off_policy.jackknife import JackknifeEstimate
 from learner.off_policy.overlap import LoggedTurns
 
 FILE: Final = "held_out.parquet"
@@ -67,5 +67,5 @@ def difference(found: Paired) -> dict[str, Any]:
     return {"refused": found.refused, "bends": found.bends, "differences": differences}
 
 
-def interval(estimate: Estimate) -> dict[str, float]:
+def interval(estimate: JackknifeEstimate) -> dict[str, float]:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high}

@@ -17,7 +17,7 @@ _KINDS = ("namespace", "workload", "version", "tag", "outcome")
 
 
 @dataclass(frozen=True)
-class Choice:
+class TurnChoice:
     """The chosen turns: those logged from `begin` to before `end`, and so on; what is None chooses nothing.
 
     What was said of a turn, and its reward, count whenever they came."""
@@ -65,12 +65,12 @@ def choice_of(
     version: str | None = None,
     tags: Sequence[str] = (),
     outcomes: Sequence[str] = (),
-) -> Choice:
+) -> TurnChoice:
     """Read the options. Raises ConfigError naming the one at fault."""
     times = period(begin, end)
     given = {"--from": begin, "--to": end, "--namespace": namespace, "--workload": workload, "--version": version}
     told = {option: value for option, value in given.items() if value is not None}
-    return Choice(
+    return TurnChoice(
         *times,
         namespace=None if namespace is None else Namespace(namespace),
         workload=workload,
@@ -81,7 +81,7 @@ def choice_of(
     )
 
 
-def where_of(where: Sequence[str]) -> Choice:
+def where_of(where: Sequence[str]) -> TurnChoice:
     """Read what several `--where KIND=VALUE` say. Raises ConfigError naming the one at fault."""
     given: dict[str, list[str]] = {}
     for each in where:
@@ -104,7 +104,7 @@ def where_of(where: Sequence[str]) -> Choice:
     return replace(choice, told={kind: ", ".join(sorted(values)) for kind, values in sorted(given.items())})
 
 
-def chosen_of(choice: Choice, ids: Collection[InferenceId], store: Store) -> Iterator[Completion]:
+def chosen_of(choice: TurnChoice, ids: Collection[InferenceId], store: Store) -> Iterator[Completion]:
     """Yield the chosen among turns that are in the store; what was said of them is there, too, if it is asked for."""
     in_order = sorted(ids)
     for start in range(0, len(in_order), _AT_ONCE):

@@ -13,14 +13,14 @@ from core.events import Completion
 from core.ids import InferenceId
 from onward.replays.exports.columns import DPO, GRPO
 from onward.replays.exports.conversations import Message, tools_of
-from onward.replays.exports.past import Logged, Past
-from onward.replays.exports.rows import Lesson, Lessons, Row
+from onward.replays.exports.past import ChosenPast, Logged
+from onward.replays.exports.rows import ConversationTurn, Lessons, Row
 
 _DIGEST_BYTES = 16
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Answered(msgspec.Struct, frozen=True, gc=False):
+class GroupedTurn(msgspec.Struct, frozen=True, gc=False):
     """What is remembered of a turn until all turns of its prompt are known."""
 
     inference_id: InferenceId
@@ -35,10 +35,10 @@ class Prompts:
     rendered anew when it was tried again. Rewards of other namespaces and workloads are no measure for each other."""
 
     def __init__(self) -> None:
-        self._groups: list[list[Answered]] = []
+        self._groups: list[list[GroupedTurn]] = []
         self._place: dict[bytes, int] = {}
 
-    def add(self, lesson: Lesson, answered: Answered) -> None:
+    def add(self, lesson: ConversationTurn, answered: GroupedTurn) -> None:
         keys = _keys(lesson)
         places = sorted({self._place[key] for key in keys if key in self._place})
         if not places:
@@ -51,11 +51,11 @@ class Prompts:
         self._place.update(dict.fromkeys(keys, places[0]))
         self._groups[places[0]].append(answered)
 
-    def groups(self) -> Iterator[list[Answered]]:
+    def groups(self) -> Iterator[list[GroupedTurn]]:
         return (group for group in self._groups if group)
 
 
-def _keys(lesson: Lesson) -> tuple[bytes, bytes]:
+def _keys(lesson: ConversationTurn) -> tuple[bytes, bytes]:
     turn = lesson.turn
     where = turn.namespace, turn.workload
     return _digest("tokens", *where, turn.prompt_token_ids), _digest(
@@ -75,14 +75,14 @@ class Dpo:
 
     columns = DPO
 
-    def __init__(self, past: Past, lessons: Lessons) -> None:
+    def __init__(self, past: ChosenPast, lessons: Lessons) -> None:
         self._past, self._lessons, self._prompts = past, lessons, Prompts()
 
     def of_session(self, session: Sequence[Logged]) -> Iterator[Row]:
         for lesson in self._lessons.of(session):
             kept, said = self._lessons.talk.kept(lesson.turn, lesson.reward), self._lessons.talk.answer(lesson.turn)
             is_edited = kept is not None and kept != said
-            self._prompts.add(lesson, Answered(lesson.turn.inference_id, lesson.reward.value, is_edited))
+            self._prompts.add(lesson, GroupedTurn(lesson.turn.inference_id, lesson.reward.value, is_edited))
             if is_edited:
                 assert kept is not None
                 yield _pair(lesson.prompt, (kept, None, None), (said, lesson.reward.value, lesson.turn), "edit")
@@ -99,7 +99,7 @@ class Dpo:
                     alone = {worse, better} if worse is not better else {worse}
                     self._lessons.left_out[row] += sum(not each.is_in_a_row for each in alone)
 
-    def _row(self, better: Answered, worse: Answered) -> Row | str:
+    def _row(self, better: GroupedTurn, worse: GroupedTurn) -> Row | str:
         """Return the pair, or why it is none."""
         first, second = self._past.turns([better.inference_id, worse.inference_id])
         chosen, rejected = (self._lessons.talk.answer(each.turn) for each in (first, second))
@@ -139,19 +139,19 @@ class Grpo:
 
     columns = GRPO
 
-    def __init__(self, past: Past, lessons: Lessons) -> None:
+    def __init__(self, past: ChosenPast, lessons: Lessons) -> None:
         self._past, self._lessons, self._prompts = past, lessons, Prompts()
 
     def of_session(self, session: Sequence[Logged]) -> Iterator[Row]:
         for lesson in self._lessons.of(session):
-            self._prompts.add(lesson, Answered(lesson.turn.inference_id, lesson.reward.value, True))
+            self._prompts.add(lesson, GroupedTurn(lesson.turn.inference_id, lesson.reward.value, True))
         yield from ()
 
     def at_end(self) -> Iterator[Row]:
         for index, group in enumerate(self._prompts.groups()):
             yield self._row(index, group)
 
-    def _row(self, index: int, group: Sequence[Answered]) -> Row:
+    def _row(self, index: int, group: Sequence[GroupedTurn]) -> Row:
         turns = [each.turn for each in self._past.turns([each.inference_id for each in group])]
         answers, rewards = [self._lessons.talk.answer(turn) for turn in turns], [each.reward for each in group]
         texts = [answer["content"] for answer in answers]

@@ -13,13 +13,13 @@ from core.errors import ConfigError
 from core.store import open_sqlite
 from learner.batches.backlog import Bounds
 from learner.batches.teachable import Teachable
-from onward.replays.exports.choice import Choice
+from onward.replays.exports.choice import TurnChoice
 from onward.replays.exports.conversations import Conversations
 from onward.replays.exports.files import RowFile, require_free
 from onward.replays.exports.groups import Dpo, Grpo
-from onward.replays.exports.past import Past
-from onward.replays.exports.rows import Form, Kto, Lessons, Row, Sft, Turns
-from onward.replays.exports.tally import Tally
+from onward.replays.exports.past import ChosenPast
+from onward.replays.exports.rows import ExportForm, Kto, Lessons, Row, Sft, TokenRows
+from onward.replays.exports.tally import ExportTally
 from onward.replays.history import require_directory
 from onward.replays.provenance import provenance_of
 from onward.replays.scratch import scratch
@@ -50,7 +50,7 @@ def export_form(
     directory: Path,
     out: Path,
     form: str,
-    choice: Choice,
+    choice: TurnChoice,
     overrides: Mapping[str, str],
     least: float | None = None,
 ) -> Exported:
@@ -70,10 +70,10 @@ def export_form(
         closing(open_sqlite(place / "store.db")) as store,
         Progress(console=Console(stderr=True)) as progress,  # on stdout is what is returned
     ):
-        past = Past(source, store, choice)
+        past = ChosenPast(source, store, choice)
         lessons = _lessons(source)
         past.read(progress)
-        made, tally = _form(form, past, lessons, least), Tally()
+        made, tally = _form(form, past, lessons, least), ExportTally()
         with RowFile(out, made.columns) as file:
             file.write(_rows(past, made, tally))
             gone = {_GONE: past.gone} if past.gone else {}
@@ -98,10 +98,10 @@ def _lessons(source: Foundation) -> Lessons:
     return Lessons(Teachable(Bounds(renderer.tokenizer_digest), suites, excluded), Conversations(renderer))
 
 
-def _form(name: FormName, past: Past, lessons: Lessons, least: float | None) -> Form:
+def _form(name: FormName, past: ChosenPast, lessons: Lessons, least: float | None) -> ExportForm:
     match name:
         case "turns":
-            return Turns(past, lessons)
+            return TokenRows(past, lessons)
         case "kto":
             return Kto(lessons)
         case "sft":
@@ -112,7 +112,7 @@ def _form(name: FormName, past: Past, lessons: Lessons, least: float | None) -> 
             return Grpo(past, lessons)
 
 
-def _rows(past: Past, form: Form, tally: Tally) -> Iterator[Row]:
+def _rows(past: ChosenPast, form: ExportForm, tally: ExportTally) -> Iterator[Row]:
     for session in past.sessions():
         tally.add(session)
         yield from form.of_session(session)

@@ -12,7 +12,7 @@ from core.events import Completion, Outcome, Reward, Topic
 from core.ids import InferenceId, Namespace
 from core.ports import Record, Store
 from core.store.turns import first_id
-from onward.replays.exports.choice import Choice
+from onward.replays.exports.choice import TurnChoice
 from onward.replays.exports.outcomes import are_said, outcomes_of
 from onward.replays.history import open_history, watched
 from onward.wiring.foundation import Foundation
@@ -28,10 +28,10 @@ class Logged:
     reward: Reward | None
 
 
-class Past:
+class ChosenPast:
     """What of a directory's past was chosen, in `store`, which is empty at first."""
 
-    def __init__(self, source: Foundation, store: Store, choice: Choice) -> None:
+    def __init__(self, source: Foundation, store: Store, choice: TurnChoice) -> None:
         self._source, self._store, self._choice = source, store, choice
         self._late: set[InferenceId] = set()
         self._gone: set[InferenceId] = set()

@@ -53,7 +53,7 @@ def export_events(
     if out.suffix == ".csv":
         raise ConfigError(f"--out {out}: events have no columns in common: with --as turns it is a table")
     times = period(begin, end)
-    target = Target(out, _form(out, form))
+    target = ExportTarget(out, _form(out, form))
     foundation = open_foundation(directory, overrides)
     try:
         with target:
@@ -67,7 +67,7 @@ def export_events(
     return target.counts
 
 
-def _copy(foundation: Foundation, topic: Topic, target: "Target", *choice: Any) -> None:
+def _copy(foundation: Foundation, topic: Topic, target: "ExportTarget", *choice: Any) -> None:
     history = open_history(foundation, topic, *choice)
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task(topic.value, total=1.0)
@@ -91,7 +91,7 @@ def _chosen(begin: str | None, end: str | None, namespace: str | None) -> str:
     return "".join(f" {option} {value}" for option, value in given.items() if value is not None)
 
 
-class Target:
+class ExportTarget:
     """The place of an export, under a temporary name until it is whole."""
 
     def __init__(self, out: Path, form: str) -> None:
@@ -102,7 +102,7 @@ class Target:
         self._open = ExitStack()
         self.counts: dict[str, int] = {}
 
-    def __enter__(self) -> "Target":
+    def __enter__(self) -> "ExportTarget":
         self._clear()
         self._out.parent.mkdir(parents=True, exist_ok=True)
         if not self._is_file:

@@ -11,12 +11,12 @@ from core.ids import BASE, InferenceId
 from learner.batches.teachable import Teachable
 from onward.replays.exports.columns import KTO, SFT, TURNS, Columns
 from onward.replays.exports.conversations import Conversations, Message, calls_of, tools_of
-from onward.replays.exports.past import Logged, Past
+from onward.replays.exports.past import ChosenPast, Logged
 
 Row = dict[str, Any]
 
 
-class Form(Protocol):
+class ExportForm(Protocol):
     """What a form makes of the chosen turns; each session comes once."""
 
     columns: Columns
@@ -28,7 +28,7 @@ class Form(Protocol):
         ...
 
 
-class Lesson(msgspec.Struct, frozen=True):
+class ConversationTurn(msgspec.Struct, frozen=True):
     """A turn that may teach, as a conversation."""
 
     turn: Completion
@@ -48,20 +48,20 @@ class Lessons:
         lesson = self._lesson(logged)
         return lesson if isinstance(lesson, str) else None
 
-    def of(self, session: Sequence[Logged]) -> Iterator[Lesson]:
+    def of(self, session: Sequence[Logged]) -> Iterator[ConversationTurn]:
         for logged in session:
             lesson = self._lesson(logged)
-            if isinstance(lesson, Lesson):
+            if isinstance(lesson, ConversationTurn):
                 yield lesson
             else:
                 self.left_out[lesson] += 1
 
-    def _lesson(self, logged: Logged) -> Lesson | str:
+    def _lesson(self, logged: Logged) -> ConversationTurn | str:
         why = self._teachable.refusal(logged.turn, logged.reward)
         if why is not None or logged.reward is None:
             return why or "unrewarded"
         prompt = self.talk.prompt(logged.turn)
-        return "no_conversation" if prompt is None else Lesson(logged.turn, logged.reward, prompt)
+        return "no_conversation" if prompt is None else ConversationTurn(logged.turn, logged.reward, prompt)
 
 
 class Kto:
@@ -119,12 +119,12 @@ class Sft:
         yield from ()
 
 
-class Turns:
+class TokenRows:
     """All chosen turns, token for token; `left_out` says why the other forms have not got one."""
 
     columns = TURNS
 
-    def __init__(self, past: Past, lessons: Lessons) -> None:
+    def __init__(self, past: ChosenPast, lessons: Lessons) -> None:
         self._past, self._lessons = past, lessons
 
     def of_session(self, session: Sequence[Logged]) -> Iterator[Row]:

@@ -6,15 +6,15 @@ from datetime import datetime
 from typing import Any
 
 from onward.replays.exports.past import Logged
-from onward.replays.provenance import Versions
+from onward.replays.provenance import VersionRange
 
 
-class Tally:
+class ExportTally:
     """What all chosen turns have in common, and how many there are."""
 
     def __init__(self) -> None:
         self.turns = 0
-        self.versions = Versions()
+        self.versions = VersionRange()
         self._times: tuple[datetime, datetime] | None = None
         self._tokenizers, self._specs = Counter[str](), Counter[str]()
 

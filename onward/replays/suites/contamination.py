@@ -27,7 +27,7 @@ from learner.midtraining.corpus_files import files_of, read_documents
 from learner.sequences.resemblance import CaseName, answers_of
 from learner.versions import manifest
 from onward.replays.history import open_history, period, require_directory, watched
-from onward.replays.provenance import Versions, provenance_of
+from onward.replays.provenance import VersionRange, provenance_of
 from onward.wiring.foundation import Foundation, open_foundation
 from onward.wiring.suites.kept_out import ToldCases, load_suites, said_by
 from serving.evals.cases import Suite
@@ -153,7 +153,7 @@ def _look_at_turns(directory: Path, sources: Sources, cases: ToldCases, found: C
         Progress(console=Console(stderr=True)) as progress,
     ):
         history = open_history(source, Topic.TURNS, *period(sources.begin, sources.end))
-        versions = Versions()
+        versions = VersionRange()
         for records in versions.seen(watched(history, progress, "turns")):
             for turn in (record.event for record in records if isinstance(record.event, Completion)):
                 if turn.unstored is not None or not turn.learn:

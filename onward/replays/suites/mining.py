@@ -18,12 +18,12 @@ from core.events import Completion, Outcome, Reward
 from core.ids import InferenceId, Namespace
 from core.store import open_sqlite
 from learner.sequences.resemblance import Solutions
-from onward.replays.exports.choice import Choice
+from onward.replays.exports.choice import TurnChoice
 from onward.replays.exports.conversations import Conversations
-from onward.replays.exports.past import Logged, Past
+from onward.replays.exports.past import ChosenPast, Logged
 from onward.replays.exports.reports import require_folder
 from onward.replays.history import require_directory
-from onward.replays.provenance import Versions, provenance_of
+from onward.replays.provenance import VersionRange, provenance_of
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import open_foundation
 from serving.evals.cases import DRAFTS, REJECTED, Draft, Message, Origin, Reuse, read_drafts, read_suite
@@ -79,7 +79,7 @@ def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, s
     require_directory(directory, overrides)
     known, drafts = _Known(suite), _Drafts(suite, wanted.most)
     suite.mkdir(parents=True, exist_ok=True)
-    counts, sessions, versions = Counter[str](), 0, Versions()
+    counts, sessions, versions = Counter[str](), 0, VersionRange()
     namespace = None if wanted.namespace is None else Namespace(wanted.namespace)
     with (
         closing(open_foundation(directory, overrides)) as source,
@@ -87,7 +87,7 @@ def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, s
         closing(open_sqlite(place / "store.db")) as store,
         Progress(console=Console(stderr=True)) as progress,  # on stdout is what is returned
     ):
-        past = Past(source, store, Choice(namespace=namespace))
+        past = ChosenPast(source, store, TurnChoice(namespace=namespace))
         past.read(progress)
         talk = Conversations(load_renderer(source.model, family=source.settings.serving.family))
         for session in past.sessions():
@@ -103,7 +103,7 @@ def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, s
     return Mined(sessions, drafts.paths, dict(sorted(counts.items())), past.missing, is_kept_out, origin)
 
 
-def _drafted(session: Sequence[Logged], past: Past, talk: Conversations, least: float) -> Draft | str:
+def _drafted(session: Sequence[Logged], past: ChosenPast, talk: Conversations, least: float) -> Draft | str:
     """Return the draft of a session's last answer, or why there is none."""
     if any(each.turn.unstored is not None for each in session):
         return "not_stored"

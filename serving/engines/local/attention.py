@@ -47,7 +47,7 @@ class GaveWay(Exception):
     """A step ended between two layers, since its rows give way to others. What it has written is written again."""
 
 
-class Plan:
+class AttentionPlan:
     """The plan of one step: the place of each token, and what each row sees. Decode rows come first.
 
     `must_give_way` is asked before each layer."""
@@ -111,7 +111,7 @@ class SlotCache:
         self.values_STKD = [_zeros(shape, like) for shape in shapes]
         self.slot_tokens = slot_tokens
 
-    def write(self, layer: int, key_NKD: Tensor, value_NKD: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    def write(self, layer: int, key_NKD: Tensor, value_NKD: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
         """Put them where the plan says; returns the layer's whole tensors. Raises GaveWay."""
         if plan.must_give_way is not None and plan.must_give_way():
             raise GaveWay
@@ -157,7 +157,7 @@ def slot_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    plan: Plan,
+    plan: AttentionPlan,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **_kwargs: Any,
@@ -170,7 +170,7 @@ def slot_attention(
     return attend(query[0].transpose(0, 1), key, value, plan, scaling)[None], None
 
 
-def attend(query_NHD: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: float | None) -> Tensor:
+def attend(query_NHD: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scaling: float | None) -> Tensor:
     """key, value: [S, T, K, D]. Returns [N, H, D]."""
     parts_NHD = []
     if plan.num_decoding:
@@ -190,7 +190,7 @@ def attend(query_NHD: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: f
     return parts_NHD[0] if len(parts_NHD) == 1 else torch.cat(parts_NHD)
 
 
-def _decode(query_BHD: Tensor, key: Tensor, value: Tensor, plan: Plan, scaling: float | None) -> Tensor:
+def _decode(query_BHD: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, scaling: float | None) -> Tensor:
     """One query position for each row; returns [B, H, D]."""
     rows, heads, size = query_BHD.shape
     query_BKGD = query_BHD.reshape(rows, key.shape[2], -1, size)

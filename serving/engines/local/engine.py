@@ -21,7 +21,7 @@ from core.settings import ServingSettings
 from serving.engines.local.llama_forward import Progress
 from serving.engines.local.model import Decoder, context_length, load_decoder
 from serving.engines.local.probe import Probe, Texts
-from serving.engines.local.scheduler import FirstToken, Scheduler
+from serving.engines.local.scheduler import EngineScheduler, FirstToken
 from serving.engines.local.sequence import Sequence
 from serving.engines.local.stream import Stream
 from serving.engines.local.versions import Versions, build_version
@@ -64,7 +64,7 @@ class LocalEngine:
         self._context_length = context_length(template.model.config, settings)
         dtype = settings.local.dtype
         self._probe = Probe(anchor_decoder, self._context_length, prompts, recent, self._recorded, dtype)
-        self._scheduler = Scheduler(self._versions.decoders, anchor.version, settings.local, self._context_length)
+        self._scheduler = EngineScheduler(self._versions.decoders, anchor.version, settings.local, self._context_length)
         _give_back()
         telemetry.POLICY_VERSION.set(anchor.version.version)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from serving.engines.local.attention import Plan, Row, SlotCache, attend
+from serving.engines.local.attention import AttentionPlan, Row, SlotCache, attend
 from serving.engines.local.modules.products import Changes, Plain, Product, beside, fits_half, placeholder, product_of
 from serving.engines.local.native.step import NONE, LayerWeights, NativeStep
 
@@ -135,7 +135,7 @@ class LlamaForward:
             return None
         return self._native(rows, tokens, cache, all_positions=all_positions)
 
-    def __call__(self, tokens_N: Tensor, plan: Plan, cache: SlotCache, keep: Tensor | None) -> Tensor:
+    def __call__(self, tokens_N: Tensor, plan: AttentionPlan, cache: SlotCache, keep: Tensor | None) -> Tensor:
         """Logits [R, V] of the packed tokens that `keep` [R] names, or of all."""
         hidden_NE = F.embedding(tokens_N, self._embedding).to(self._norm.dtype)
         positions_N = plan.positions_1N[0]
@@ -188,7 +188,9 @@ class _Layer:
         }
         return other
 
-    def __call__(self, hidden_NE: Tensor, cos_N1D: Tensor, sin_N1D: Tensor, plan: Plan, cache: SlotCache) -> Tensor:
+    def __call__(
+        self, hidden_NE: Tensor, cos_N1D: Tensor, sin_N1D: Tensor, plan: AttentionPlan, cache: SlotCache
+    ) -> Tensor:
         size, rotated, products = self._size, self._rotated, self._products
         normed_NE = F.rms_norm(hidden_NE, self._before.shape, self._before, self._epsilon)
         qkv = products["qkv"](normed_NE).view(hidden_NE.shape[0], -1, size)

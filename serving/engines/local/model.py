@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from core.errors import ConfigError
 from core.model.files import check_model_files
 from core.settings import ServingSettings
-from serving.engines.local.attention import Plan, Row, SlotCache
+from serving.engines.local.attention import AttentionPlan, Row, SlotCache
 from serving.engines.local.llama_forward import LlamaForward, Progress, Rotary, is_lean
 from serving.engines.local.modules.check_record import digest_of_check, is_recorded, write_record
 from serving.engines.local.modules.plain import PlainConfig, PlainDecoder, read_plain_config
@@ -93,7 +93,7 @@ class Decoder:
             logits = self._lean.step(rows, tokens, cache, all_positions=all_positions)
             if logits is not None:
                 return logits
-        plan = Plan(rows, cache.slot_tokens, like.device, like.dtype, must_give_way)
+        plan = AttentionPlan(rows, cache.slot_tokens, like.device, like.dtype, must_give_way)
         tokens_N = torch.tensor(tokens, device=like.device)
         keep = None if all_positions else plan.last_R
         if self._lean is not None:

@@ -30,7 +30,7 @@ from serving.engines.local.model import Decoder, slot_cache
 from serving.engines.local.sampler import Samples, sample
 from serving.engines.local.slots import SlotTable
 from serving.engines.local.stream import Outbox, Token
-from serving.engines.local.waiting import Waiting
+from serving.engines.local.waiting import WaitingRequests
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _LOW_SWITCH_INTERVAL_S = 0.005  # how long other threads keep the interpreter be
 FirstToken = Callable[[PolicyRef, datetime], None]
 
 
-class Scheduler:
+class EngineScheduler:
     """`models` is shared with the engine, which adds versions; only this thread takes them away."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Scheduler:
         self._slots = SlotTable(settings.slots, context_length)
         self._running: list[sequence.Sequence] = []
         self._busy = BusyTime()
-        self._waiting = Waiting()
+        self._waiting = WaitingRequests()
         self._low_prefill_tokens = _LOW_PREFILL_TOKENS[0]
         self._switch_interval_s: float | None = None  # of all other steps, while a longer one holds
         self._spoke: set[PolicyRef] = set()  # since it last went live

@@ -28,7 +28,7 @@ _DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F3
 
 
 @dataclass(frozen=True)
-class LowRank:
+class PublishedLowRank:
     """A [rank, inputs] and B [outputs, rank] of one weight, on the CPU, as they were published."""
 
     a: Tensor
@@ -41,7 +41,7 @@ class HeldAdapter:
 
     digest: str
     scale: float
-    changes: Mapping[str, LowRank]
+    changes: Mapping[str, PublishedLowRank]
 
 
 class Versions:
@@ -172,7 +172,7 @@ def read_adapter(template: nn.Module, base: Opened, opened: Opened, ref: Weights
     changes = {}
     for name in low_ranks:
         module = name.removesuffix(".weight")
-        changes[name] = LowRank(tensors[module + A], tensors[module + B])
+        changes[name] = PublishedLowRank(tensors[module + A], tensors[module + B])
     return HeldAdapter(digest, config.scale, changes)
 
 

@@ -7,7 +7,7 @@ from serving.engines.local.sequence import Sequence as Request
 from serving.engines.local.slots import SlotTable
 
 
-class Waiting:
+class WaitingRequests:
     """Belongs to the engine's thread."""
 
     def __init__(self) -> None:

@@ -3,8 +3,9 @@
 An engine that does not answer in time is unavailable: every call has a deadline.
 """
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ import httpx
 import msgspec
 
 from core.errors import ConfigError, EngineUnavailable, WeightsError
+from serving.engines.sglang.checksums import RankChecksums
 
 SUPPORTED = ("0.5.23",)
+SLOWEST_BYTES_S = 100e6
+"""At less, whoever loads weights or computes their checksums counts as hung: what a disk that does other work gives."""
 _FLUSH_TRIES = 50
 _FLUSH_WAIT_S = 0.02
 
@@ -24,6 +28,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     device: str
     context_length: int
     grammars: str  # the library that makes its masks
+    is_quantized: bool  # it computes with other bytes than its model's files have
+    started: str  # differs from start to start
 
 
 class Admin:
@@ -32,7 +38,7 @@ class Admin:
     def __init__(self, url: str, admin_key: str | None, timeout_s: float) -> None:
         headers = {} if admin_key is None else {"Authorization": f"Bearer {admin_key}"}
         self._client = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
-        self._url = url
+        self._url, self._timeout_s = url, timeout_s
 
     def close(self) -> None:
         self._client.close()
@@ -52,6 +58,8 @@ class Admin:
             device=str(found["device"]),
             context_length=int(found["max_req_input_len"]),
             grammars=str(found.get("grammar_backend")),
+            is_quantized=found.get("quantization") is not None,
+            started=json.dumps([found.get("startup_time"), found.get("random_seed")]),
         )
 
     def answers(self) -> bool:
@@ -85,12 +93,15 @@ class Admin:
     def resume(self) -> None:
         self._ask("POST", "/continue_generation", {})
 
-    def load(self, directory: Path, label: str) -> None:
-        """Replace the weights by a directory's, in a session of weight updates. Raises WeightsError when it cannot."""
-        self._must("/begin_weight_update", {})
+    def load(self, directory: Path, label: str, size: int) -> None:
+        """Replace the weights by a directory's of so many bytes, in a session of weight updates.
+
+        Raises WeightsError when it cannot."""
+        timeout_s = self._time_for(size)
+        self._ask("POST", "/begin_weight_update", {}, timeout_s=timeout_s)
         update = {"model_path": str(directory), "weight_version": label, "flush_cache": True}
-        answer = self._ask("POST", "/update_weights_from_disk", update, checked=False)
-        self._must("/end_weight_update", {})
+        answer = self._ask("POST", "/update_weights_from_disk", update, checked=False, timeout_s=timeout_s)
+        self._ask("POST", "/end_weight_update", {}, timeout_s=timeout_s)
         if not answer["success"] and "not flushed" not in str(answer["message"]):
             raise WeightsError(f"{directory}: SGLang did not load it: {answer['message']}")
 
@@ -108,15 +119,14 @@ class Admin:
             time.sleep(_FLUSH_WAIT_S)
         raise WeightsError(f"{self._url}: the prefix cache was not flushed")
 
-    def checksums(self) -> dict[str, str] | None:
-        """Return the checksum of every loaded tensor, by the engine's own names; also while paused.
+    def checksums(self, size: int) -> list[RankChecksums]:
+        """Return what each rank says of every tensor that it has loaded, in their order; also while paused.
 
-        None when it has none, or is spread over several ranks."""
-        answer = self._ask("POST", "/weights_checker", {"action": "checksum"}, checked=False)
-        ranks = answer.get("ranks") or []
-        if not answer.get("success") or len(ranks) != 1:
-            return None
-        return dict(ranks[0]["checksums"])
+        `size`: bytes of all tensors. None of them says anything where the engine has no checksums to give."""
+        asked = {"action": "checksum"}
+        answer = self._ask("POST", "/weights_checker", asked, checked=False, timeout_s=self._time_for(size))
+        ranks = (answer.get("ranks") or []) if answer.get("success") else []
+        return sorted((_said(rank, len(ranks)) for rank in ranks), key=lambda rank: rank.place)
 
     def score(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return log-probabilities at temperature 1 of each text's tokens but the first.
@@ -135,8 +145,9 @@ class Admin:
         answer = self._ask("POST", "/generate", asked)
         return [entry[0] for entry in answer["meta_info"]["input_token_logprobs"][1:]]
 
-    def _must(self, path: str, body: dict[str, Any]) -> None:
-        self._ask("POST", path, body)
+    def _time_for(self, size: int) -> float:
+        """Return how long so many bytes may take, and no less than any other step."""
+        return max(self._timeout_s, size / SLOWEST_BYTES_S)
 
     def _ask(
         self,
@@ -161,3 +172,10 @@ class Admin:
             return answer.json()
         except ValueError as error:
             raise EngineUnavailable(f"{self._url}{path}: {answer.status_code} {answer.text[:500]}") from error
+
+
+def _said(rank: Mapping[str, Any], ranks: int) -> RankChecksums:
+    """Read a rank's answer; one that does not say how many share its tensors shares them with all others."""
+    told = (rank.get("parallelism_info") or [{}])[0]  # the model's own; a draft's comes after it
+    place = tuple(int(told.get(part, 0)) for part in ("dp_rank", "pp_rank", "tp_rank"))
+    return RankChecksums(dict(rank["checksums"]), int(told.get("tp_size", ranks)), place)

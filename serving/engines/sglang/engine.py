@@ -1,8 +1,8 @@
 """The host's side of one SGLang server: implements core.ports.Engine.
 
-It serves a version only after the engine was seen to hold it: by the digest of the loaded weights where the engine
-gives one, and by a probe whose log-probabilities are those recorded at publication. The engine's label is only ever
-compared with what was confirmed, to notice an engine that was started again behind our back.
+It serves a version only after the engine was seen to hold it: by what its ranks say of their weights (proof.py), and by
+a probe whose log-probabilities are those recorded at publication. The engine's label is only ever compared with what
+was confirmed, to notice an engine that was started again behind our back.
 """
 
 import logging
@@ -18,6 +18,7 @@ from core.ports import Blobs, Weights, WeightsRef
 from core.settings import SglangSettings
 from serving.engines.sglang.admin import Admin
 from serving.engines.sglang.process import EngineProcess
+from serving.engines.sglang.proof import LoadedWeights
 from serving.engines.sglang.swap import Observer, Swap, SwapStep, nothing
 from serving.engines.sglang.verified_versions import VerifiedVersion, VerifiedVersions
 
@@ -55,7 +56,8 @@ class SglangEngine:
         self._url = url
         self._admin = Admin(self._url, settings.admin_key, settings.timeouts.admin_s)
         self._shelf = VerifiedVersions(directory / "versions", model, settings.dtype, settings.device)
-        self._swap = Swap(self._admin, self._what_is_wrong, observe)
+        self._loaded = LoadedWeights(self._admin)
+        self._swap = Swap(self._admin, self._loaded, self._what_is_wrong, observe)
         self._confirmed: PolicyRef | None = None  # and seen to serve
         self._good: PolicyRef | None = None  # the last that was confirmed, though the engine may have gone since
         self._asked_s = self._generated_s = float("-inf")
@@ -113,7 +115,9 @@ class SglangEngine:
         return self._what_is_wrong(version) if version == self._confirmed else None
 
     def unload(self, version: PolicyRef) -> None:
-        if version in (self._confirmed, self._good):
+        process = self._process
+        started = process.started_on if process is not None and process.is_starting else None
+        if version in (self._confirmed, self._good, started):
             raise Conflict(f"version {version} is what a restart goes back to", param="version")
         self._shelf.drop(version)
 
@@ -190,6 +194,7 @@ class SglangEngine:
     def _check_server(self) -> None:
         """Check the server. Raises ConfigError for one that does not fit."""
         info = self._admin.info()
+        self._loaded.meet(info)
         if info.dtype not in ("auto", self._settings.dtype):
             raise ConfigError(
                 f"serving.sglang.dtype is {self._settings.dtype}, and the server at {self._url} has {info.dtype}"

@@ -1,8 +1,8 @@
 """The hot swap, as a machine of steps: what is done in each, and what a failure there leads to.
 
-Requests wait at the engine from `pause` to `resume`; what ran goes on under the new weights, prefilled anew. The digest
-of what is loaded is compared *before* `resume`, where the engine can give one that can be computed from the files (a
-CPU engine does); else the probe, right after it, is the first to know.
+Requests wait at the engine from `pause` to `resume`; what ran goes on under the new weights, prefilled anew. What is
+loaded is compared *before* `resume`, as far as the engine says anything that can be compared (proof.py); of the rest
+the probe, right after it, is the first to know.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from enum import StrEnum
 from core.errors import WeightsError
 from core.ids import PolicyRef
 from serving.engines.sglang.admin import Admin
-from serving.engines.sglang.checksums import covers, disagreement
+from serving.engines.sglang.proof import LoadedWeights
 from serving.engines.sglang.verified_versions import VerifiedVersion
 
 
@@ -61,9 +61,11 @@ def nothing(_: SwapStep, __: PolicyRef) -> None:
 class Swap:
     """Takes one engine from what it serves to a held version."""
 
-    def __init__(self, admin: Admin, probe: Callable[[PolicyRef], str | None], observe: Observer) -> None:
+    def __init__(
+        self, admin: Admin, loaded: LoadedWeights, probe: Callable[[PolicyRef], str | None], observe: Observer
+    ) -> None:
         """`probe` tells what is wrong with what serves, or None. `observe` is told of each step before it is done."""
-        self._admin, self._probe, self._observe = admin, probe, observe
+        self._admin, self._loaded, self._probe, self._observe = admin, loaded, probe, observe
 
     def to(self, held: VerifiedVersion) -> None:
         """Swap to a version.
@@ -72,15 +74,15 @@ class Swap:
         unreachable; it may then be paused, or hold any weights: its label is no version's."""
         version = held.ref.version
         self._do(SwapStep.PAUSE, version, self._admin.pause)
-        self._do(SwapStep.LOAD, version, lambda: self._admin.load(held.directory, str(version)))
-        self._do(SwapStep.COMPARE, version, lambda: self._compare(held))
+        self._do(SwapStep.LOAD, version, lambda: self._admin.load(held.directory, str(version), held.size))
+        self._do(SwapStep.COMPARE, version, lambda: self._loaded.check(held))
         self._do(SwapStep.FLUSH, version, self._admin.flush)
         self._do(SwapStep.RESUME, version, self._admin.resume)
         self._confirm(version)
 
     def accept_started(self, held: VerifiedVersion) -> None:
         """Accept an engine that was started on this version and that nobody uses yet. Raises as `to` does."""
-        self._do(SwapStep.COMPARE, held.ref.version, lambda: self._compare(held))
+        self._do(SwapStep.COMPARE, held.ref.version, lambda: self._loaded.check(held))
         self._confirm(held.ref.version)
 
     def _confirm(self, version: PolicyRef) -> None:
@@ -88,15 +90,8 @@ class Swap:
         wrong = self._probe(version)
         if wrong is not None:
             raise WeightsError(f"version {version}: what the engine serves is another: {wrong}")
+        self._loaded.confirm()
         self._observe(SwapStep.SERVES, version)
-
-    def _compare(self, held: VerifiedVersion) -> None:
-        loaded = self._admin.checksums()
-        if loaded is None:
-            return  # it gives none: the probe decides
-        wrong = disagreement(loaded, held.checksums) if covers(loaded, held.checksums) else None
-        if wrong is not None:
-            raise WeightsError(f"version {held.ref.version}: the engine loaded another {wrong} than is in the file")
 
     def _do(self, step: SwapStep, version: PolicyRef, work: Callable[[], object]) -> None:
         self._observe(step, version)

@@ -5,6 +5,8 @@
 
 SGLang loads what it is given: a missing tensor silently keeps its old value, and a wrong shape ends the server. So
 nothing reaches it that was not verified here.
+
+A merged version takes as many bytes as the model. Those of a host that ended are deleted when the next one starts.
 """
 
 import os
@@ -17,9 +19,9 @@ from pathlib import Path
 from core.errors import WeightsError
 from core.ids import PolicyRef
 from core.model.files import check_model_files, check_weights, weight_files
-from core.model.weights_digest import digest_of_shards, tensors_of
+from core.model.weights_digest import bytes_of, digest_of_shards, tensors_of
 from core.ports import Opened, WeightsRef
-from serving.engines.sglang.checksums import expected
+from serving.engines.sglang.checksums import ExpectedChecksums, expected
 from serving.weights.deltas.finite import check_finite
 from serving.weights.merged import write_merged
 
@@ -28,11 +30,12 @@ _LOADABLE = frozenset({"F32", "BF16", "F16", "F8_E4M3", "F8_E5M2"})
 
 @dataclass(frozen=True)
 class VerifiedVersion:
-    """A verified version. `checksums`: what the engine must say of it once it is loaded."""
+    """A verified version. `expected`: what the engine must say of it once loaded; `size`: bytes of its tensors."""
 
     ref: WeightsRef
     directory: Path
-    checksums: dict[str, str]
+    expected: ExpectedChecksums
+    size: int
 
 
 class VerifiedVersions:
@@ -42,6 +45,8 @@ class VerifiedVersions:
         check_model_files(model)
         check_weights(model)
         directory.mkdir(parents=True, exist_ok=True)
+        for left in directory.iterdir():
+            shutil.rmtree(left)
         self._directory, self._model = directory, model
         self._served_dtype, self._device = served_dtype, device
         self._layout = {name: tensor.shape for name, tensor in tensors_of(_shards(model)).items()}
@@ -57,14 +62,28 @@ class VerifiedVersions:
         return dict(self._held)
 
     def put(self, ref: WeightsRef, opened: Opened) -> VerifiedVersion:
-        """Verify, lay out and keep. Raises WeightsError naming file and tensor that does not fit."""
+        """Verify, lay out and keep.
+
+        Raises WeightsError naming file and tensor that does not fit, and OSError where the disk has no room."""
         if opened.adapter is None:
             self._check(ref, opened.shards)
         elif opened.digest != ref.digest:
             raise WeightsError(f"{ref.path}: has digest {opened.digest}, version {ref.version} has {ref.digest}")
         target = self._directory / ref.version.padded
-        shutil.rmtree(target, ignore_errors=True)  # half of one, from a host that ended
+        self._held.pop(ref.version, None)
+        shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
+        try:
+            self._lay_out(opened, target)
+            shards = _shards(target)
+            wanted = expected(shards, self._served_dtype, self._device)
+            self._held[ref.version] = held = VerifiedVersion(ref, target, wanted, bytes_of(tensors_of(shards)))
+        finally:
+            if ref.version not in self._held:
+                shutil.rmtree(target, ignore_errors=True)  # half of one
+        return held
+
+    def _lay_out(self, opened: Opened, target: Path) -> None:
         for file in sorted(self._model.iterdir()):
             if file.is_file() and ".safetensors" not in file.name and file.suffix != ".py":  # no code of the model's
                 (target / file.name).symlink_to(file.resolve())
@@ -75,9 +94,6 @@ class VerifiedVersions:
         else:
             check_finite(opened.shards)
             write_merged(self._base, opened, target, self._served_dtype)
-        held = VerifiedVersion(ref, target, expected(_shards(target), self._served_dtype, self._device))
-        self._held[ref.version] = held
-        return held
 
     def drop(self, version: PolicyRef) -> None:
         held = self._held.pop(version, None)

@@ -24,20 +24,20 @@ lane goes on, and is held against what was certified."""
 
 
 @dataclass(frozen=True)
-class Crowd:
+class CanaryCrowd:
     """`share`: of users, or of their time where they change arms after each `switch_s`; None: they never do."""
 
     share: float
     switch_s: float | None
 
 
-def crowd_of(users: int, turns: int, settings: CanarySettings) -> Crowd:
+def crowd_of(users: int, turns: int, settings: CanarySettings) -> CanaryCrowd:
     """Return how so many users, of so many turns, are to try a canary; where they are few, more of them do."""
     if not settings.switch_s or users >= 3 * settings.min_users / settings.share:
-        return Crowd(settings.share, None)
+        return CanaryCrowd(settings.share, None)
     if not users or turns < _KNOWN_TURNS * users:
-        return Crowd(settings.share, settings.switch_s)
-    return Crowd(max(settings.share, min(_MOST_SHARE, settings.min_users / users)), settings.switch_s)
+        return CanaryCrowd(settings.share, settings.switch_s)
+    return CanaryCrowd(max(settings.share, min(_MOST_SHARE, settings.min_users / users)), settings.switch_s)
 
 
 def certified(lane: Sequence[tuple[PolicyRef, ArmStatistics]], live: ArmStatistics) -> PolicyRef:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from core.ids import InferenceId
-from core.statistics.clustered import SCALE, Sums, parts
+from core.statistics.clustered import SCALE, UnitSums, parts
 from core.statistics.sequential import NOTHING_KNOWN, Interval, confidence_sequence
 
 LIKENESS = 0.1
@@ -15,7 +15,7 @@ LIKENESS = 0.1
 error is the users' own whatever this is; near the truth it is smallest (Liang & Zeger 1986)."""
 
 
-def _weight(unit: Sums) -> float:
+def _weight(unit: UnitSums) -> float:
     """Return the number of independent turns that a user's are worth."""
     return unit.count / (1 + LIKENESS * (unit.count - 1))
 
@@ -30,7 +30,7 @@ class Arm(Protocol):
     def users(self) -> int: ...
 
     @property
-    def units(self) -> Mapping[str, Sums]: ...
+    def units(self) -> Mapping[str, UnitSums]: ...
 
     def turns_of(self, most: float) -> float: ...
 
@@ -48,7 +48,7 @@ class ArmStatistics:
     The sums are exact, so that a reward which was taken back leaves nothing behind, however large it was."""
 
     turns: int = 0
-    units: dict[str, Sums] = field(default_factory=dict)
+    units: dict[str, UnitSums] = field(default_factory=dict)
     _weight: int = 0  # sums over users of w, w m, w², w² m, w² m², in parts
     _sum: int = 0
     _weight2: int = 0
@@ -64,7 +64,7 @@ class ArmStatistics:
         return sum(min(unit.count, most) for unit in self.units.values())
 
     def add(self, unit: str, value: float) -> None:
-        known = self.units.setdefault(unit, Sums())
+        known = self.units.setdefault(unit, UnitSums())
         if known.count:
             self._sum_up(known, -1)
         known.change(value)
@@ -85,7 +85,7 @@ class ArmStatistics:
         self.add(unit, new)
         self.remove(unit, old)
 
-    def _sum_up(self, unit: Sums, sign: int) -> None:
+    def _sum_up(self, unit: UnitSums, sign: int) -> None:
         weight, mean = _weight(unit), unit.mean
         self._weight += sign * parts(weight)
         self._sum += sign * parts(weight * mean)

@@ -25,7 +25,7 @@ RETURNED_AT = 0.0
 
 
 @dataclass(frozen=True)
-class Step:
+class PromotionStep:
     """One promotion, as it is thought of after its experiment: the mean of a normal posterior, and its variance."""
 
     before: PolicyRef
@@ -33,7 +33,7 @@ class Step:
     squared_error: float
 
     @classmethod
-    def measured(cls, before: PolicyRef, difference: float, error: float) -> "Step":
+    def measured(cls, before: PolicyRef, difference: float, error: float) -> "PromotionStep":
         """Make a step from a measurement. An infinite error is that of too few users."""
         likely = LIKELY_STEP**2
         trust = 0.0 if math.isinf(error) else likely / (likely + error**2)
@@ -53,23 +53,23 @@ class Behind:
         return f"reward {self.difference:+.3f} with an error of {self.error:.3f} in {self.steps} steps"
 
 
-def steps_to(version: PolicyRef, experiments: Iterable[Experiment]) -> tuple[Step, ...]:
+def steps_to(version: PolicyRef, experiments: Iterable[Experiment]) -> tuple[PromotionStep, ...]:
     """Return the steps that led to `version`, the newest first, up to an unmeasured one.
 
     `experiments`: the newest first, as the store lists them."""
-    measured: dict[PolicyRef, Step] = {}
+    measured: dict[PolicyRef, PromotionStep] = {}
     for each in experiments:
         promoted = each.promoted
         if promoted is not None and promoted not in measured and "error" in each.figures:
-            measured[promoted] = Step.measured(each.control, each.figures["difference"], each.figures["error"])
-    steps: list[Step] = []
+            measured[promoted] = PromotionStep.measured(each.control, each.figures["difference"], each.figures["error"])
+    steps: list[PromotionStep] = []
     while version in measured and len(steps) < MOST_STEPS:
         steps.append(measured.pop(version))  # once: an operator may have made an earlier version live again
         version = steps[-1].before
     return tuple(steps)
 
 
-def behind(steps: Sequence[Step], errors: float, least_steps: int = LEAST_STEPS) -> Behind | None:
+def behind(steps: Sequence[PromotionStep], errors: float, least_steps: int = LEAST_STEPS) -> Behind | None:
     """Return the earlier version that the newest is furthest behind, or None.
 
     The distance is the sum of the steps since, and at least so many standard errors. `steps`: the newest first."""

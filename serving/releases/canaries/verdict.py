@@ -21,7 +21,7 @@ from core.statistics.clustered import contrast
 from core.statistics.sequential import NOTHING_KNOWN, Interval, confidence_sequence
 from serving.releases.canaries.evidence import Arm, ArmStatistics, difference
 from serving.releases.canaries.guards import LEAST_TURNS, LEAST_USERS
-from serving.releases.canaries.ratchet import REFUSED_AT, RETURNED_AT, Step, behind
+from serving.releases.canaries.ratchet import REFUSED_AT, RETURNED_AT, PromotionStep, behind
 
 EFFECT = 0.15
 """A difference in reward of about this size is found soonest."""
@@ -45,7 +45,7 @@ def judge(
     age_s: float,
     settings: CanarySettings,
     live_version: PolicyRef = UNKNOWN,
-    steps: Sequence[Step] = (),
+    steps: Sequence[PromotionStep] = (),
 ) -> CanaryVerdict:
     """Judge a canary. `steps`: those that led to the live version, the newest first."""
     return _with_steps(_alone(canary, live, age_s, settings), live_version, steps)
@@ -57,15 +57,15 @@ def judge_few(
     age_s: float,
     settings: CanarySettings,
     live_version: PolicyRef = UNKNOWN,
-    steps: Sequence[Step] = (),
+    steps: Sequence[PromotionStep] = (),
 ) -> CanaryVerdict:
     """Judge a canary whose users change arms: each is held against themselves."""
     return _with_steps(_within(canary, live, age_s, settings), live_version, steps)
 
 
-def _with_steps(found: CanaryVerdict, live_version: PolicyRef, steps: Sequence[Step]) -> CanaryVerdict:
+def _with_steps(found: CanaryVerdict, live_version: PolicyRef, steps: Sequence[PromotionStep]) -> CanaryVerdict:
     if found.action == "promote":
-        step = Step.measured(live_version, found.figures["difference"], found.figures["error"])
+        step = PromotionStep.measured(live_version, found.figures["difference"], found.figures["error"])
         worse = behind((step, *steps), REFUSED_AT)
         if worse is not None:
             found = replace(found, action="rollback", why=f"worse than version {worse.version}: {worse}")

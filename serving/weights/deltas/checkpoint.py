@@ -45,7 +45,7 @@ def num_stretches(tensor: StoredTensor) -> int:
     return sum(1 for _ in stretches(tensor))
 
 
-class Files:
+class OpenFiles:
     """Files kept open, so that what happens to their names meanwhile does not matter. Thread-safe."""
 
     def __init__(self, paths: Sequence[Path], flags: int = os.O_RDONLY) -> None:
@@ -77,7 +77,7 @@ class Files:
             os.close(descriptor)
         self._descriptors = {}
 
-    def __enter__(self) -> "Files":
+    def __enter__(self) -> "OpenFiles":
         return self
 
     def __exit__(

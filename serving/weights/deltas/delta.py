@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from core.errors import WeightsError
 from core.model.weights_digest import StoredTensor, tensors_of
-from serving.weights.deltas.checkpoint import ByteRange, Files, make_like, num_stretches, stretches
+from serving.weights.deltas.checkpoint import ByteRange, OpenFiles, make_like, num_stretches, stretches
 from serving.weights.deltas.chunk import SIZE_BYTES, Bits, decode_chunk, encode_chunk
 from serving.weights.deltas.manifest import ChangedTensor, File
 
@@ -59,7 +59,7 @@ def encode(parent: Sequence[Path], child: Sequence[Path], target: Path) -> Encod
     digest, checksum = blake3(), blake3()
     with ExitStack() as stack:
         file = stack.enter_context(target.open("xb"))
-        files = stack.enter_context(Files([*parent, *child]))
+        files = stack.enter_context(OpenFiles([*parent, *child]))
 
         def work(job: tuple[ByteRange, ByteRange]) -> tuple[bytes, Bits]:
             child_N = files.read(job[1])
@@ -121,8 +121,8 @@ def apply(base: Sequence[Path], steps: Sequence[DeltaStep], directory: Path) -> 
     tensors, made = tensors_of(base), make_like(base, directory)
     places, digest, expected = dict(zip(base, made, strict=True)), blake3(), steps[-1].tensors
     with ExitStack() as stack:
-        sources = stack.enter_context(Files(base))
-        targets = stack.enter_context(Files(made, os.O_WRONLY))
+        sources = stack.enter_context(OpenFiles(base))
+        targets = stack.enter_context(OpenFiles(made, os.O_WRONLY))
         deltas = [_DeltaReader(step, stack.enter_context(step.path.open("rb")), tensors) for step in steps]
 
         def work(job: _Job) -> Bits:

@@ -7,7 +7,7 @@ import numpy as np
 
 from core.errors import WeightsError
 from core.model.weights_digest import tensors_of
-from serving.weights.deltas.checkpoint import Files, stretches
+from serving.weights.deltas.checkpoint import OpenFiles, stretches
 
 # Bits that are all set in what is no finite number, in the element's width. Of the 8-bit formats (OCP OFP8, and the
 # FNUZ ones of AMD and Graphcore), E5M2 alone knows infinity, and FNUZ keeps the place of -0 for NaN, and no other.
@@ -28,7 +28,7 @@ def check_finite(shards: Sequence[Path]) -> None:
     """Check shards. Raises WeightsError naming file and tensor at the first NaN or infinity.
 
     Integers and booleans are always finite."""
-    with Files(shards) as files:
+    with OpenFiles(shards) as files:
         for name, tensor in tensors_of(shards).items():
             if tensor.dtype not in _ALL_SET and tensor.dtype not in _EXACTLY:
                 continue

@@ -48,7 +48,7 @@ class WeightsServer:
 def _handler(kept: KeptFiles) -> type[BaseHTTPRequestHandler]:
     giving = threading.BoundedSemaphore(_AT_ONCE)
 
-    class Handler(BaseHTTPRequestHandler):
+    class SharedFilesHandler(BaseHTTPRequestHandler):
         timeout = _STALLED_S
 
         def do_GET(self) -> None:
@@ -87,4 +87,4 @@ def _handler(kept: KeptFiles) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: object) -> None:
             """Files given are no news."""
 
-    return Handler
+    return SharedFilesHandler

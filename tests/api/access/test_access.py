@@ -80,7 +80,7 @@ class Made:
 
 
 CALLERS = [Caller(kind, scope) for kind, scope in itertools.product(KINDS, SCOPES)]
-NAMING = ("/v1/feedback", "/tabby/v1/events")  # a turn in their bodies
+NAMING = ("/v1/feedback", "/tabby/v1/events", "/v1/consent")  # a turn or a session beside their paths
 REVIEWER = "key-of-a-reviewer"
 MAKERS = {"same name": "maker-s-key", "ada": "ada-s-own-key"}
 
@@ -195,7 +195,8 @@ def path_of(path: str, turn: Made) -> str:
         "path:path": "",
     }
     found = re.sub(r"\{([^}]+)\}", lambda found: ids[found[1]], path)
-    return f"{found}?suite={turn.decision['suite']}" if path == "/v1/drafts/{name}" else found
+    named = {"/v1/drafts/{name}": ("suite", turn.decision.get("suite")), "/v1/consent": ("session_id", turn.session_id)}
+    return "{}?{}={}".format(found, *named[path]) if path in named else found
 
 
 def body_of(path: str, turn: Made) -> dict[str, Any] | None:
@@ -214,6 +215,7 @@ def body_of(path: str, turn: Made) -> dict[str, Any] | None:
         "/infill": {"input_prefix": "hi", "input_suffix": ""},
         "/v1/feedback": {"inference_id": turn.inference_id, "metric_name": "accepted", "value": False},
         "/v1/feedback/batch": {"feedback": [{"inference_id": turn.inference_id, "metric_name": "x", "value": 1}]},
+        "/v1/consent": {"session_id": turn.session_id, "learn": True},
         "/v1/continue/data": {"name": "tokensGenerated", "data": {}},
         "/tabby/v1/completions": {"segments": {"prefix": "hi"}},
         "/tabby/v1/events": {"type": "select", "completion_id": f"cmpl-{turn.inference_id}", "choice_index": 0},
@@ -284,6 +286,7 @@ def ask(service: Service, method: str, path: str, caller: Caller | None, turn: M
     if path.startswith("/v1/drafts"):
         turn = made_draft(service, path, turn)
     url, headers = path_of(path, turn), {} if caller is None else bearer(caller.key)
+    url = url.partition("?")[0] if method == "POST" else url
     if path != "/v1/rewards/stream":
         body = body_of(path, turn) if method == "POST" else None
         answer = service.http.request(method, url, json=body, headers=headers, follow_redirects=True)

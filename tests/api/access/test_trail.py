@@ -190,6 +190,28 @@ def test_the_trail_is_shown_to_auditors_of_the_namespace(service: Service) -> No
 def test_every_route_that_shows_or_changes_somebodys_things_stands_in_the_trail() -> None:
     """But for those by which turns and feedback come in: each is a record in the log, under the key that sent it."""
     for (method, path), need in ACCESS.items():
-        brings_in = method == "POST" and need.scope in ("chat", "feedback")
+        brings_in = method == "POST" and need.scope in ("chat", "feedback") and path != "/v1/consent"
         shows_nothing = method == "GET" and need.reach in ("nobody's", "everybody's")
         assert (need.deed is None) == (brings_in or shows_nothing or not need.key), path
+
+
+def test_who_is_refused_again_and_again_does_not_fill_the_trail(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries are kept for ever, and to be refused costs nothing; others' are written as before."""
+    monkeypatch.setattr("api.access.trail._MOST_REFUSALS", 3)
+    plugin, reader = bearer("key-of-a-plugin"), bearer("key-that-reads")
+    for number in range(8):
+        assert service.delete(f"/v1/feedback/unknown-{number}", **plugin).status_code == 404
+        assert service.post(f"/v1/policies/{number}/promote", {"reason": "x"}, **plugin).status_code == 403
+        assert service.get(f"/v1/turns/unknown-{number}", **reader).status_code == 404
+    said = trail(service)
+    refused = [
+        (entry["kind"], entry["status"], *entry["objects"].values()) for entry in said if entry["by"] == "plugin"
+    ]
+    one_by_one = [("delete", 404, "unknown-0"), ("order", 403, "0"), ("delete", 404, "unknown-1")]
+    assert refused == [*one_by_one, ("order", 403), ("delete", 404)]
+    assert [entry["objects"] for entry in said if entry["by"] == "analyst"] == [
+        *({"inference_id": f"unknown-{number}"} for number in range(3)),
+        {},
+    ]

@@ -288,12 +288,13 @@ def test_the_document_describes_it_all(service: Service) -> None:
         "/v1/drafts", "/v1/drafts/{name}", *(f"/v1/drafts/{{name}}/{kind}" for kind in ("accept", "reject", "undo")),
         "/v1/exclusions", "/v1/exclusions/preview",
         "/v1/keys", "/v1/keys/{key_id}/revoke", "/v1/keys/{key_id}/rotate", "/v1/quotas",
+        "/v1/consent",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
     chat = schemas["ChatBody"]
     for ignoring in ("ChatBody", "Tool", "UserMessage", "MessagesBody", "TabbyEvent"):
         assert "additionalProperties" not in schemas[ignoring], "what nobody knows is ignored there by name"
-    for own in ("FeedbackBody", "FeedbackBatch", "KeyBody"):
+    for own in ("FeedbackBody", "FeedbackBatch", "KeyBody", "ConsentBody"):
         assert schemas[own]["additionalProperties"] is False
     assert {"messages", "tools", "session_id", "stop"} <= set(chat["properties"])
     assert "when to send it" in schemas["OutcomeInfo"]["properties"]["meaning"]["description"]

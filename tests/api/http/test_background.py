@@ -1,6 +1,7 @@
 """What clients make long runs on one thread at a time, whoever still waits for it."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -96,3 +97,41 @@ def test_an_error_is_everybodys_who_waits_for_it() -> None:
         return [*map(repr, failed), await shared.run("it", lambda: "a page")]
 
     assert asyncio.run(run()) == ["ValueError('no page')"] * 3 + ["a page"]
+
+
+def test_of_the_threads_that_read_the_store_one_caller_has_half() -> None:
+    """What there is to read is as much as its user said; also where she hangs up, and looks again."""
+    gate = threading.Event()
+
+    async def run() -> tuple[bool, int]:
+        begun = list[int]()
+
+        def hers(number: int) -> None:
+            begun.append(number)
+            gate.wait()
+
+        async def look(number: int) -> None:
+            background.called_by("she")
+            await background.looked_up(lambda: hers(number))
+
+        async def his() -> bool:
+            background.called_by("he")
+            return await background.looked_up(lambda: not gate.is_set())
+
+        try:
+            for number in range(3 * background._THREADS):
+                task = asyncio.create_task(look(number))
+                await asyncio.sleep(0)
+                if number % 2:
+                    task.cancel()
+                held.append(task)
+            is_first = await asyncio.wait_for(his(), 20)
+            return is_first, len(begun)
+        finally:
+            gate.set()
+            await asyncio.gather(*held, return_exceptions=True)
+
+    held = list[asyncio.Task[None]]()
+    is_first, begun = asyncio.run(run())
+    assert is_first, "he need not wait for her"
+    assert begun <= background._THREADS // 2

@@ -24,7 +24,7 @@ from api.access.under_way import UnderWay
 from api.http.body_shape import count_values
 from api.http.large_bodies import Bodies, Body
 from api.requests import reader as reading
-from api.requests.jobs import Check
+from api.requests.jobs import CheckBody
 from core.errors import Overloaded
 from core.settings import BodySettings
 from core.telemetry import BODY_BYTES
@@ -330,7 +330,7 @@ def test_a_hang_up_ends_no_reader(service: Service, monkeypatch: pytest.MonkeyPa
 
     async def run() -> None:
         own, given, exchange = reading.ProcessReader(READER, WAIT_S), asyncio.Event(), reading._exchange
-        check, body = Check("chat", service.services.settings.bodies.values), chat(user(b"hi"))
+        check, body = CheckBody("chat", service.services.settings.bodies.values), chat(user(b"hi"))
 
         async def note(*asked: Any) -> Any:
             given.set()

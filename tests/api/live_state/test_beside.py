@@ -12,7 +12,7 @@ from api.live_state.memory import MemoryLiveState
 from core.beside.line import Line
 from core.beside.listener import Listener
 from core.ids import InferenceId, SessionId
-from core.ports import Window
+from core.ports import CountWindow
 
 
 async def use_alone(state: BesideLiveState) -> None:
@@ -26,7 +26,7 @@ async def use_alone(state: BesideLiveState) -> None:
     assert await state.claim_of(ACME, "k") == "a"
     narrow = bucket(burst=1)
     assert [(await state.take([narrow]))[0].wait_s > 0 for _ in range(2)] == [False, True]
-    assert [await state.spend([Window(name="w", add=2)], 60) for _ in range(2)] == [[0], [2]]
+    assert [await state.spend([CountWindow(name="w", add=2)], 60) for _ in range(2)] == [[0], [2]]
     state.count(ACME, TURNS)
     found = await state.counts(ACME)
     assert (dict(found.counts), found.complete) == ({TURNS: 1}, False)

@@ -164,6 +164,13 @@ def test_the_disk_is_measured_now_and_then(tmp_path: Path) -> None:
     assert set(measure()) == {"free"}, "it is asked every few seconds, and blobs are many"
     clock.advance(31)
     assert {name: size for name, size in measure().items() if name != "free"} == {"log": 8, "blobs": 7}
+    version = layout.host("engine-1") / "versions" / "00000002"
+    version.mkdir(parents=True)
+    (version / "model.safetensors").hardlink_to(layout.blobs / "weights" / "1")  # a whole version's
+    (version / "config.json").symlink_to(layout.log)
+    (version / "model-1.safetensors").write_bytes(b"123")  # a merged one's
+    clock.advance(31)
+    assert measure()["hosts"] == 3
 
 
 def test_metrics_tell_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -359,6 +359,8 @@ def test_clients_are_told_with_what_they_get(open_page: OpenPage, world: Service
     expect(codex.locator("td").nth(5)).to_contain_text("verbosity")
     refused = page.locator("#client-rows tr", has_text="zed").locator("td").nth(6)
     expect(refused).to_contain_text("unsupported")
+    expect(page.locator("#month-counted")).to_contain_text("tokens have no price")
+    expect(page.locator("#use-rows")).to_contain_text("Nothing has been counted in this month.")
 
 
 def test_dark_where_the_system_is(open_page: OpenPage) -> None:

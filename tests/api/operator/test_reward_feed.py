@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
@@ -86,3 +86,18 @@ def test_it_looks_often_only_while_rewards_come_unannounced(
         assert seen(lines) == "i500", "and what nobody announced is found all the same"
         before = service.store.looks
         wait_for(lambda: service.store.looks > before + 30, "many looks again")
+
+
+def test_many_streams_cost_one_look(make_service: MakeService, polling: Callable[[float, float], None]) -> None:
+    polling(600, 600)
+    service = make_service()
+    with ExitStack() as stack:
+        streams = [stack.enter_context(streaming(service)) for _ in range(12)]
+        put(service, 1)
+        service.live_state.announce(REWARDS)
+        assert {seen(lines) for lines in streams} == {"i1"}  # each is caught up now, and waits
+        before = service.store.looks
+        put(service, 2)
+        service.live_state.announce(REWARDS)
+        assert {seen(lines) for lines in streams} == {"i2"}
+        assert service.store.looks <= before + 4, "whether there is something, and what it is"

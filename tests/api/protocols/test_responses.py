@@ -15,7 +15,7 @@ from scripted_policy import Script, says
 
 from api.protocols.responses import routes
 from api.protocols.responses.earlier import references_in
-from api.protocols.responses.items import Conversation
+from api.protocols.responses.items import ResponsesConversation
 from api.protocols.responses.request import Items
 from api.requests.messages import AssistantMessage
 from api.requests.responses import MessageItem, ReasoningItem, ReasoningText
@@ -302,7 +302,7 @@ def test_a_header_says_on_each_route_that_no_words_are_stored(service: Service, 
 def test_thinking_in_many_items_is_joined_once() -> None:
     """Joined anew with each item, 32 MiB of a body would take minutes."""
     count, part = 160_000, "x" * 200
-    conversation, item = Conversation({}), ReasoningItem(type="reasoning", content=[ReasoningText(part)])
+    conversation, item = ResponsesConversation({}), ReasoningItem(type="reasoning", content=[ReasoningText(part)])
     for place in range(count):
         conversation.add_item(item, f"input[{place}]")
     conversation.add_item(MessageItem(role="assistant", content="so"), "input[n]")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.redaction.finder import Finder
-from api.redaction.findings import Finding, apart
+from api.redaction.findings import SensitiveSpan, apart
 from api.redaction.forms.lots import is_hex, is_jumbled, is_lot
 
 SECRETS, PERSONAL, BOTH = Finder(("secrets",)), Finder(("pii",)), Finder(("secrets", "pii"))
@@ -122,8 +122,13 @@ def test_findings_are_apart_within_the_text_and_found_again_in_it(text: str) -> 
 
 
 def test_overlapping_findings_are_one() -> None:
-    findings = [Finding(5, 9, "NAME"), Finding(0, 6, "SECRET"), Finding(9, 12, "EMAIL"), Finding(3, 3, "IP")]
-    assert apart(findings) == [Finding(0, 9, "SECRET"), Finding(9, 12, "EMAIL")]
+    findings = [
+        SensitiveSpan(5, 9, "NAME"),
+        SensitiveSpan(0, 6, "SECRET"),
+        SensitiveSpan(9, 12, "EMAIL"),
+        SensitiveSpan(3, 3, "IP"),
+    ]
+    assert apart(findings) == [SensitiveSpan(0, 9, "SECRET"), SensitiveSpan(9, 12, "EMAIL")]
 
 
 def test_lots_are_told_from_names() -> None:

@@ -15,7 +15,7 @@ from ready_stores import open_ready
 
 from api.redaction.finder import Finder
 from api.redaction.placeholders import Restorer, Scope, restored
-from api.redaction.places import Places
+from api.redaction.places import RedactedTexts
 from api.redaction.policies import Redactors, SessionValues
 from api.redaction.redaction import Redaction
 from core.errors import ConfigError
@@ -95,7 +95,7 @@ def test_arguments_are_redacted_as_they_read() -> None:
     class Call:
         arguments = json.dumps({KEY: {"a": [f"x\n{KEY}", 1, None]}, "anna.zander@quarz-hamm.de": "ü"})
 
-    call, places, redaction = Call(), Places(), begin()
+    call, places, redaction = Call(), RedactedTexts(), begin()
     places.add_json(call, "arguments")
     places.redact(redaction)
     assert KEY not in call.arguments
@@ -105,7 +105,7 @@ def test_arguments_are_redacted_as_they_read() -> None:
     )
     for broken in ('{"a": "\\n' + KEY + '"', KEY, "[" * 100_000, '"' + KEY + '"'):
         call.arguments = broken
-        places, redaction = Places(), begin()
+        places, redaction = RedactedTexts(), begin()
         places.add_json(call, "arguments")
         places.redact(redaction)
         assert KEY not in call.arguments

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from engine_world import Published
 from first_process import listening
-from fleet_world import Fleet, sglang_fleet
+from fleet_world import PATIENT, Fleet, sglang_fleet
 from http_engine import HttpEngine, HttpEngines
 from moe_model import make_moe
 from sglang_server import PYTHON, SglangServer
@@ -82,7 +82,8 @@ def http(directory: Path) -> Iterator[Policy]:
 @contextmanager
 def dense_sglang(directory: Path, server: SglangServer) -> Iterator[Policy]:
     """Yield a fleet of one server, which runs already, whatever weights it has by now."""
-    world, settings = Published(directory / "published"), ServingSettings(sglang=SglangSettings(python=PYTHON))
+    world = Published(directory / "published")
+    settings = ServingSettings(sglang=SglangSettings(python=PYTHON), fleet=PATIENT)
     with closing(Fleet(directory, world, settings)) as fleet:
         own = directory / "host"
         fleet.host(SglangEngine("one", settings.sglang, world.weights, world.blobs, MODEL, own, url=server.url))

@@ -12,7 +12,7 @@ from blake3 import blake3
 from sqlalchemy import delete, select, text, update
 
 from core.ids import UserHash
-from core.operations.audit import Deed, Head, StoredEntry, chain, find_tampering
+from core.operations.audit import AuditHead, Deed, StoredEntry, chain, find_tampering
 from core.records.audit_head import HeadFile
 from core.store import SqlStore
 from core.store.database import tables
@@ -38,7 +38,7 @@ def entries(store: SqlStore) -> list[StoredEntry]:
         return list(view.audit.in_order())
 
 
-def faults(store: SqlStore, *heads: Head, key: str | None = None) -> list[tuple[int, str]]:
+def faults(store: SqlStore, *heads: AuditHead, key: str | None = None) -> list[tuple[int, str]]:
     return [(each.sequence, each.why) for each in find_tampering(entries(store), heads, key)]
 
 
@@ -58,7 +58,7 @@ def test_each_entry_has_the_digest_of_the_one_before(store: SqlStore) -> None:
         b'"what":"GET /v1/turns/{inference_id}"}'
     )
     assert found[0].digest == blake3(found[0].record).hexdigest()
-    assert head == Head(5, found[-1].digest)
+    assert head == AuditHead(5, found[-1].digest)
     assert faults(store, head) == []
     with store.look() as view:
         assert view.audit.newest("ours", 5, 2) == [found[2], found[1]]
@@ -173,7 +173,7 @@ def test_a_head_that_the_trail_lacks_is_not_replaced_by_one_that_it_has(store: S
     assert kept is not None
     assert faults(store, kept) == [(3, "another entry stood here when its digest was kept as the head")]
     with store.look() as view:
-        forged = Head(3, view.audit.digest_of(3) or "")
+        forged = AuditHead(3, view.audit.digest_of(3) or "")
     for heads in ((kept, forged), (forged, kept)):  # one that somebody made anew hides none that was kept elsewhere
         assert faults(store, *heads) == [(3, "another entry stood here when its digest was kept as the head")]
 

@@ -28,6 +28,14 @@ def test_what_was_used_adds_up_by_month(store: Store) -> None:
         assert view.spending.of_namespace("2026-11", "other", 9) == {}
 
 
+def test_what_one_build_did_not_count_stays_unknown(store: Store) -> None:
+    add(store, "2026-11", {ACME: Use(1, 10, 0, 6, 4), ADA: Use(1, 10, 0, None, 4)})
+    add(store, "2026-11", {ACME: Use(1, 10, 0, 1, 4), ADA: Use(1, 10, 0, 1, 4)})
+    with store.look() as view:
+        found = view.spending.of_accounts("2026-11", [ACME, ADA])
+    assert found == {ACME: Use(2, 20, 0, 7, 8), ADA: Use(2, 20, 0, None, 8)}
+
+
 def test_namespaces_with_odd_names_are_not_taken_for_one_another(store: Store) -> None:
     odd = [Account("user", "a:1", "b"), Account("user", "a", "1:b"), Account("user", "a%", "b")]
     add(store, "2026-11", {account: Use(place + 1, 0) for place, account in enumerate(odd)})

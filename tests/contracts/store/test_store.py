@@ -195,7 +195,10 @@ def test_outcomes_are_found_by_what_they_speak_of(
         assert work.outcomes.put([first, amended, of_session, first, of_others]) == 4
     with store.look() as view:
         assert view.outcomes.of_turns([turn.inference_id]) == [first, amended]
-        assert view.outcomes.of_turns([turn.inference_id], most=1) == [amended]
+        for most, most_bytes, newest in ((2, 1 << 20, [first, amended]), (1, 1 << 20, [amended]), (2, 1, [amended])):
+            bounds = most, most_bytes
+            assert view.outcomes.newest_of_turns(DEFAULT, [turn.inference_id], *bounds) == newest
+            assert view.outcomes.newest_of_session(DEFAULT, turn.session_id, *bounds) == [of_session]
         assert view.outcomes.of_session(DEFAULT, turn.session_id) == [of_session]
         assert view.outcomes.get(DEFAULT, first.outcome_id) == (first, outcome_digest(first))
         assert view.outcomes.get(OTHER, first.outcome_id) is None

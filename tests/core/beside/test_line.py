@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from core.beside.faults import FailedThere
 from core.beside.line import Line, Lost, greeting
 from core.beside.listener import Listener
-from core.beside.wire import LARGEST_FRAME, Frames, Message
+from core.beside.wire import LARGEST_FRAME, Frames, WireMessage
 from core.errors import EngineUnavailable, InvalidRequest, NotFinite, Overloaded
 from core.ids import PolicyName, PolicyRef, Version, base_ref
 
@@ -44,7 +44,7 @@ def run(tmp_path: Path, prepare: Callable[[Listener], None], scenario: Callable[
 
 MESSAGES = st.lists(
     st.builds(
-        Message,
+        WireMessage,
         kind=st.sampled_from(["ask", "item"]),
         number=st.integers(0, 1 << 40),
         topic=st.text(max_size=9),
@@ -55,7 +55,7 @@ MESSAGES = st.lists(
 
 
 @given(frames=st.lists(MESSAGES, max_size=4), size=st.integers(1, 50))
-def test_frames_are_found_however_they_are_cut(frames: list[list[Message]], size: int) -> None:
+def test_frames_are_found_however_they_are_cut(frames: list[list[WireMessage]], size: int) -> None:
     raw = b"".join(len(data).to_bytes(4, "little") + data for data in map(encode, frames))
     reader = Frames()
     found = [message for at in range(0, len(raw), size) for message in reader.take(raw[at : at + size])]
@@ -155,7 +155,7 @@ def test_who_reads_nothing_is_sent_no_more_than_the_system_holds(tmp_path: Path)
 
     async def scenario(line: Line, path: Path) -> None:
         reader, writer = await asyncio.open_unix_connection(str(path), limit=size)
-        asked = encode([Message("stream", 1, "much", msgspec.Raw(encode(None)))])
+        asked = encode([WireMessage("stream", 1, "much", msgspec.Raw(encode(None)))])
         writer.write(len(asked).to_bytes(4, "little") + asked)
         same, before = 0, -1
         while same < 50:  # each question is a turn of the event loop, in which another part could be made

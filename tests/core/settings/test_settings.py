@@ -4,14 +4,13 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
 from core.errors import ConfigError
-from core.settings import AdmissionSettings, ApiKey, ApiSettings, LearnerSettings, Settings, load_settings
-from core.settings.names import FORMER, REMOVED, paths, under_their_names
+from core.settings import AdmissionSettings, ApiKey, ApiSettings, Settings, load_settings
+from core.settings.names import paths
 from core.settings.processes import bounds_of_each
 from onward.commands.options import overrides_of
 
@@ -158,50 +157,7 @@ def test_no_section_has_more_than_fifteen_entries() -> None:
     assert {name for name in paths(Settings) if "." not in name} == {"mode", "blobs"}
 
 
-FORMER_NAMES = pytest.mark.parametrize(("former", "now"), sorted(FORMER.items()))
-
-
-def in_a_file(path: str) -> str:
-    """Return a settings file with a value at this path; the name is checked before the value's type."""
-    section, _, name = path.rpartition(".")
-    return f"[{section}]\n{name} = 1\n"
-
-
-@FORMER_NAMES
-def test_a_former_name_in_the_file_is_answered_with_todays(file: Callable[[str], Path], former: str, now: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{re.escape(former)} is called {re.escape(now)} now"):
-        load_settings(file(in_a_file(former)), {})
-
-
-@FORMER_NAMES
-def test_a_former_name_in_the_environment_is_answered_with_todays(former: str, now: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{re.escape(former)} is called {re.escape(now)} now"):
-        load_settings(None, overrides_of([f"{former}=1"]))
-
-
-@FORMER_NAMES
-def test_what_a_former_name_is_answered_with_is_a_setting(former: str, now: str) -> None:
-    known = set(paths(Settings))
-    assert now in known
-    assert former not in known
-
-
-@pytest.mark.parametrize("name", sorted(REMOVED))
-def test_what_was_removed_is_answered_with_what_holds_instead(file: Callable[[str], Path], name: str) -> None:
-    for path, environment in ((file(in_a_file(name)), {}), (None, overrides_of([f"{name}=1"]))):
-        with pytest.raises(ConfigError, match=rf"{re.escape(name)} was removed: {re.escape(REMOVED[name].holds)}"):
-            load_settings(path, environment)
-    assert name not in set(paths(Settings))
-
-
-def test_all_former_names_are_told_at_once(file: Callable[[str], Path]) -> None:
-    path = file("[learner]\nlearning_rate = 1e-4\nadvantage = 'ema'\n")
-    with pytest.raises(ConfigError) as refused:
-        load_settings(path, {"ONWARD_KAFKA__FLUSH": "true"})
-    assert str(refused.value).count(" is called ") == 3
-
-
-def test_a_section_that_took_the_name_of_a_setting_is_none(file: Callable[[str], Path]) -> None:
+def test_a_section_may_be_given_in_both_ways(file: Callable[[str], Path]) -> None:
     settings = load_settings(file("[release]\ncanary = { share = 0.5 }\n"), {"ONWARD_RELEASE__CANARY__ENABLED": "on"})
     assert (settings.release.canary.share, settings.release.canary.enabled) == (0.5, "on")
 
@@ -212,6 +168,7 @@ def test_a_section_that_took_the_name_of_a_setting_is_none(file: Callable[[str],
         ("api.prot", "api.port"),
         ("learner.optimizer.learning_rte", "learner.optimizer.learning_rate"),
         ("learner.rank", "learner.lora.rank"),
+        ("learner.learning_rate", "learner.optimizer.learning_rate"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_one_that_was_probably_meant(name: str, meant: str) -> None:
@@ -219,32 +176,15 @@ def test_an_unknown_name_is_answered_with_the_one_that_was_probably_meant(name: 
         load_settings(None, overrides_of([f"{name}=1"]))
 
 
+def test_a_value_in_a_sections_place_is_answered_with_its_settings() -> None:
+    with pytest.raises(ConfigError, match=r"learner\.users: a section, of max_share, .*distrust"):
+        load_settings(None, {"ONWARD_LEARNER__USERS": "0.1"})
+
+
 def test_what_is_like_nothing_is_answered_with_nothing() -> None:
     with pytest.raises(ConfigError, match="nonsense: Extra") as refused:
         load_settings(None, {"ONWARD_NONSENSE": "1"})
     assert "meant" not in str(refused.value)
-
-
-def test_what_was_written_down_under_former_names_is_read_under_todays() -> None:
-    written = {"seed": 3, "batch_turns": 8, "advantage": "ema", "max_outcome_age_s": {"thumb": 5.0}, "lora_rank": 4}
-    assert under_their_names(written, "learner") == {
-        "seed": 3,
-        "batch": {"turns": 8},
-        "advantage": {"baseline": "ema"},
-        "admission": {"max_outcome_age_s": {"thumb": 5.0}},
-        "lora": {"rank": 4},
-    }
-    without = under_their_names({"gae_lambda": 1.0, "advantage": {"baseline": "ema", "discount": 1.0}}, "learner")
-    assert without == {"advantage": {"baseline": "ema"}}
-    with pytest.raises(ConfigError, match=r"learner\.advantage\.discount was 0\.9: .* was removed: every token"):
-        under_their_names({"advantage": {"discount": 0.9}}, "learner")
-    today = LearnerSettings().model_dump()
-    assert under_their_names(today, "learner") == today
-
-
-@pytest.mark.parametrize("written", [{"max_user_share": None}, {"users": {"max_share": None}}])
-def test_a_record_without_a_bound_for_users_is_read_as_one_that_bounds_nobody(written: dict[str, Any]) -> None:
-    assert LearnerSettings.model_validate(under_their_names(written, "learner")).users.max_share == 1
 
 
 def test_hosts_may_finish_what_is_under_way_before_they_are_ended() -> None:

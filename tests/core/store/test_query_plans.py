@@ -25,6 +25,7 @@ from bench.store.full_store import (
 from core.events import GateVerdict, Release
 from core.ids import UserHash, base_ref
 from core.operations.audit import Deed
+from core.operations.consents import UNSAID, ConsentSubject, KeptConsent
 from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
 from core.operations.quotas import Account, Use
 from core.store import SqlStore, open_sqlite
@@ -33,7 +34,7 @@ from core.store.work import Work
 from scoring.rewards.state import open_turn
 
 BIG = {"turns", "outcomes", "rewards", "ledger_turns", "ledger_outcomes", "ledger_sessions", "policies", "releases"}
-BIG |= {"audit", "spending"}
+BIG |= {"audit", "spending", "consents"}
 SESSIONS = 1500
 VERSIONS = 5000
 DEED = Deed(at=START, by="ada", kind="read", what="GET /v1/sessions", namespace=NAMESPACE)
@@ -47,6 +48,8 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             fill(connection, SESSIONS, VERSIONS)
             Work(connection).audit.append([DEED] * VERSIONS)
             Work(connection).spending.add("2026-01", {account(number): Use(1, number) for number in range(VERSIONS)})
+            for number in range(VERSIONS):
+                Work(connection).consents.put(subject(number), UNSAID, takes_back=number == 7)
             if request.param == "postgres":
                 connection.execute(text("ANALYZE"))
         yield store
@@ -55,6 +58,10 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def account(number: int) -> Account:
     return Account("user", f"n{number % 100}", f"u{number}")
+
+
+def subject(number: int) -> ConsentSubject:
+    return ConsentSubject(NAMESPACE, "user" if number % 2 else "session", f"s{number}")
 
 
 def release() -> Release:
@@ -100,6 +107,8 @@ USES: dict[str, Callable[[Any], object]] = {
     "outcomes.withdrawal_before": lambda view: view.outcomes.withdrawal_before(NAMESPACE, outcome_id(48)),
     "outcomes.of_turns": lambda view: view.outcomes.of_turns(IDS[:5]),
     "outcomes.of_session": lambda view: view.outcomes.of_session(NAMESPACE, SESSION),
+    "outcomes.newest_of_turns": lambda view: view.outcomes.newest_of_turns(NAMESPACE, IDS[:5], 4, 1 << 20),
+    "outcomes.newest_of_session": lambda view: view.outcomes.newest_of_session(NAMESPACE, SESSION, 4, 1 << 20),
     "rewards.put": lambda work: work.rewards.put([(0, reward(number, 1)) for number in MANY]),
     "rewards.unpublished": lambda view: view.rewards.unpublished([0, 3], 512),
     "rewards.mark_published": lambda work: work.rewards.mark_published(list(MANY)),
@@ -107,6 +116,7 @@ USES: dict[str, Callable[[Any], object]] = {
     "rewards.latest": lambda view: view.rewards.latest(NAMESPACE, 4000, 100),
     "rewards.last_sequence": lambda view: view.rewards.last_sequence(NAMESPACE),
     "rewards.of_turns": lambda view: view.rewards.of_turns(IDS[:5]),
+    "rewards.newest_of_turns": lambda view: view.rewards.newest_of_turns(IDS[:5], 4, 1 << 20),
     "ledger.count_open": lambda view: view.ledger.count_open([0, 3]),
     "ledger.due_turns": lambda view: view.ledger.due_turns(dict.fromkeys([0, 3], START), 512),
     "ledger.sessions_of": lambda view: view.ledger.sessions_of(IDS),
@@ -180,6 +190,21 @@ USES: dict[str, Callable[[Any], object]] = {
     "spending.of_accounts": lambda view: view.spending.of_accounts("2026-01", [account(7), account(8)]),
     "spending.of_namespace": lambda view: view.spending.of_namespace("2026-01", "n7", 100),
     "spending.add": lambda work: work.spending.add("2026-01", {account(7): Use(1, 1)}),
+    "consents.revision": lambda view: view.consents.revision(),
+    "consents.of": lambda view: view.consents.of([subject(7), subject(8)]),
+    "consents.changed_since": lambda view: view.consents.changed_since(4900, 100),
+    "consents.to_take_back": lambda view: view.consents.to_take_back(100),
+    "consents.heeded": lambda view: view.consents.heeded({each.inference_id: each for each in map(turn, MANY)}),
+    "consents.put": lambda work: work.consents.put(subject(7), UNSAID, takes_back=False),
+    "consents.taken_back": lambda work: work.consents.taken_back(
+        [KeptConsent(subject=subject(7), consent=UNSAID, revision=8)]
+    ),
+    "turns.teaching of a user": lambda view: view.turns.teaching(
+        ConsentSubject(NAMESPACE, "user", "u"), NOW, IDS[0], 100
+    ),
+    "turns.teaching of a session": lambda view: view.turns.teaching(
+        ConsentSubject(NAMESPACE, "session", SESSION), NOW, None, 100
+    ),
     "releases.after": lambda view: view.releases.after(4900, 100),
 }
 
@@ -221,6 +246,7 @@ IN_ORDER = {
     "audit.append",
     "audit.head",
     "audit.newest",
+    "consents.to_take_back",
     "curves.first_rewarded",
     "policies.newest",
     "turns.newest_texts",
@@ -229,6 +255,7 @@ IN_ORDER = {
 
 WHOLE = {
     "audit.in_order",
+    "consents.hold",
     *("ledger.is_empty", "outcomes.of_judged_turns", "policies.allocate_anchor", "policies.count_states"),
     *("policies.states_of_lineage", "policies.versions", "releases.live_history", "releases.lock"),
     *("rewards.in_order", "turns.count", "turns.sessions"),

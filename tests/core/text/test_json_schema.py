@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from core.text.json_schema import Budget, NoSchema, Schema
+from core.text.json_schema import NoSchema, Schema, StepBudget
 from core.text.json_schema.values import key_of
 
 NAMES = st.sampled_from(["a", "b", "ab", "x-1"])
@@ -167,7 +167,7 @@ def test_numbers_that_were_chosen_to_have_one_hash_are_told_apart_at_once() -> N
 
 
 def test_a_budget_is_spent_by_work_and_shared() -> None:
-    schema, budget = Schema({"items": {"type": "integer"}}), Budget(300)
+    schema, budget = Schema({"items": {"type": "integer"}}), StepBudget(300)
     assert schema.admits([1] * 100, budget) is True
     assert schema.admits([1] * 100, budget) is None
     assert schema.admits([1], budget) is None

@@ -12,7 +12,7 @@ from kept_spans import KeptSpans, kept_spans
 
 from core import tracing
 from core.ids import InferenceId, PolicyRef, SessionId, base_ref, new_inference_id
-from core.tracing import Place
+from core.tracing import SpanContext
 from core.tracing.answers import trace_answer
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -83,7 +83,7 @@ def test_what_is_no_caller_is_passed_over(text: str | None) -> None:
 
 
 def test_callers_are_read_also_from_later_versions() -> None:
-    place = Place(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331)
+    place = SpanContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331)
     assert tracing.caller_of(PARENT) == (place, True)
     assert tracing.caller_of(PARENT[:-2] + "00") == (place, False)
     assert tracing.caller_of("cc" + PARENT[2:] + "-more") == (place, True)

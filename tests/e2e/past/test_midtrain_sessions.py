@@ -15,7 +15,7 @@ from core.errors import ConfigError
 from core.events import Completion, Event
 from learner.sequences.resemblance import KeptOut
 from onward.commands.midtrain_command import midtrain
-from onward.replays.session_corpus import Choice, gather, suites_of
+from onward.replays.session_corpus import SessionChoice, gather, suites_of
 from simulator.tasks.corpus import write_corpus
 
 
@@ -35,7 +35,7 @@ def directories(events: list[Event], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def gathered(directory: Path, out: Path, begin: str | None = None, end: str | None = None) -> Any:
-    found = gather(Choice(directory, begin, end, 0.5), MODEL, 256, out, {}, KeptOut(), again=False)
+    found = gather(SessionChoice(directory, begin, end, 0.5), MODEL, 256, out, {}, KeptOut(), again=False)
     return [json.loads(line) for line in found.file.read_text().splitlines()], found.figures["counts"]
 
 
@@ -81,7 +81,7 @@ def test_sessions_that_cannot_be_mixed_in_are_named(directories: dict[str, Path]
     with pytest.raises(ConfigError, match="nowhere: no such directory"):
         gathered(tmp_path / "nowhere", tmp_path)
     with pytest.raises(ConfigError, match=r'no turn to mix in, of these: \{"below_min_reward": 24, "turns": 24\}'):
-        gather(Choice(directories["log"], None, None, 1.1), MODEL, 256, tmp_path, {}, KeptOut(), again=False)
+        gather(SessionChoice(directories["log"], None, None, 1.1), MODEL, 256, tmp_path, {}, KeptOut(), again=False)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from core.events import PolicyVersion
 from onward.replays.propose import propose
 from onward.replays.replay import replay_log
 from onward.wiring.foundation import open_foundation
-from serving.evals.gate import Bounds
-from serving.evals.run import Limits
+from serving.evals.gate import GateBounds
+from serving.evals.run import SuiteLimits
 
 MakeService = Callable[..., Service]
 pytestmark = pytest.mark.timeout(900)
@@ -61,7 +61,7 @@ def replay(service: Service, tmp_path: Path) -> Path:
 
 
 def hand_over(replay: Path, service: Service, cases: Path | None) -> PolicyVersion:
-    return propose(replay, service.directory, cases, Limits(), Bounds(), 0.05)
+    return propose(replay, service.directory, cases, SuiteLimits(), GateBounds(), 0.05)
 
 
 def described(service: Service, version: int) -> dict[str, Any]:
@@ -74,8 +74,8 @@ def test_enough_cases_let_it_go_live_and_few_keep_it_for_a_person(
     cases = suite(tmp_path / "few", 5)
     images = add_task(cases, tmp_path / "images")
     overrides = {"ONWARD_ROLLOUTS__IMAGES": images["rollouts.images"]}
-    allowed = Limits(allow_commands=True)
-    few = propose(replay, service.directory, cases, allowed, Bounds(), 0.05, overrides)
+    allowed = SuiteLimits(allow_commands=True)
+    few = propose(replay, service.directory, cases, allowed, GateBounds(), 0.05, overrides)
     assert few.verdict is not None
     assert few.verdict.action == "hold"
     assert "not shown to be no worse by 5.0%" in few.verdict.why
@@ -112,7 +112,7 @@ def test_adapters_are_learned_offline_judged_and_proposed_as_adapters(
     service.start()
     report = replay_log(service.directory, tmp_path / "replay", None, None, overrides=service.overrides, holdout=0.5)
     assert report["held_out"] is not None
-    made = propose(tmp_path / "replay", service.directory, None, Limits(), Bounds(), 0.05, service.overrides)
+    made = propose(tmp_path / "replay", service.directory, None, SuiteLimits(), GateBounds(), 0.05, service.overrides)
     number = made.version.version
     manifest = service.directory / "blobs" / "weights" / f"{number:08d}" / "manifest.json"
     assert json.loads(manifest.read_text())["adapter"]["rank"] == 4
@@ -129,7 +129,9 @@ def test_what_nothing_has_judged_is_asked_the_services_own_cases(make_service: M
     append(service.directory, past(TURNS))
     service.start()
     replay_log(service.directory, tmp_path / "replay", None, None)
-    version = propose(tmp_path / "replay", service.directory, None, Limits(), Bounds(), 0.05, service.overrides)
+    version = propose(
+        tmp_path / "replay", service.directory, None, SuiteLimits(), GateBounds(), 0.05, service.overrides
+    )
     assert version.verdict is not None
     assert version.verdict.action == "ask"
     wait_for(lambda: described(service, version.version.version)["state"] == "live", what="the release of what passed")
@@ -150,7 +152,7 @@ def test_a_suite_whose_solutions_may_have_been_learned_judges_nothing(
         hand_over(replay, service, cases)
     own = {"ONWARD_LEARNER__ADMISSION__KEEP_OUT": str(cases)}
     with pytest.raises(ConfigError, match=r"learner\.admission\.keep_out: .*solved \(0, 1\): .*may have learned these"):
-        propose(replay, service.directory, None, Limits(), Bounds(), 0.05, own)
+        propose(replay, service.directory, None, SuiteLimits(), GateBounds(), 0.05, own)
     assert [entry["version"] for entry in service.get("/v1/policies")["data"]] == [1]
     careful = tmp_path / "careful"
     replay_log(service.directory, careful, None, None, overrides={"ONWARD_LEARNER__ADMISSION__KEEP_OUT": str(cases)})
@@ -167,11 +169,11 @@ def test_what_cannot_be_proposed_says_why_and_leaves_nothing(service: Service, r
         hand_over(replay, service, tmp_path / "empty")
     (tmp_path / "new").mkdir()
     with pytest.raises(ConfigError, match="new: no service has run in it"):
-        propose(replay, tmp_path / "new", None, Limits(), Bounds(), 0.05)
+        propose(replay, tmp_path / "new", None, SuiteLimits(), GateBounds(), 0.05)
     assert list((tmp_path / "new").iterdir()) == []
     open_foundation(tmp_path / "begun").close()  # a start that ended before anything served
     with pytest.raises(ConfigError, match="begun: no version was ever served here"):
-        propose(replay, tmp_path / "begun", None, Limits(), Bounds(), 0.05)
+        propose(replay, tmp_path / "begun", None, SuiteLimits(), GateBounds(), 0.05)
     other = tmp_path / "other"
     append(other, past(TURNS))
     replay_log(other, tmp_path / "alien", None, None, overrides={"ONWARD_SERVING__MODEL": str(another_model(tmp_path))})

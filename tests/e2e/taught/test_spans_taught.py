@@ -11,11 +11,15 @@ import pytest
 
 from core.codec import decode, encode
 from core.events import Outcome, Reward
+from learner.versions.manifest import Manifest
+from onward.replays.as_lived import prove
+from onward.replays.proof import lineage_of
 from onward.replays.replay import replay_log
 from onward.wiring.foundation import open_foundation
 
 pytestmark = pytest.mark.timeout(600)  # processes that import torch, on whatever machine
 TURNS = 12
+TEACHES = {"ONWARD_LEARNER__OBJECTIVE__DEMONSTRATION_WEIGHT": "0.5"}
 
 
 def rewards_of(directory: Path) -> list[Reward]:
@@ -46,6 +50,23 @@ def test_what_was_said_of_parts_trains_and_replays(taught: Path, tmp_path: Path)
     whole = replay_log(without_targets(taught, tmp_path / "whole"), tmp_path / "c", None, None)
     assert whole["weights_digest"] != first["weights_digest"]
     assert not any(reward.credits for reward in rewards_of(tmp_path / "c") if "rejected" in reward.components)
+
+    texts, repeated = (replay_log(taught, tmp_path / name, None, None, overrides=TEACHES) for name in ("d", "e"))
+    assert texts["weights_digest"] == repeated["weights_digest"]
+    assert texts["weights_digest"] != first["weights_digest"], "what users wrote is learned, too"
+    assert texts["rewards_digest"] == first["rewards_digest"]
+    lineage = lineage_of_newest(tmp_path / "d")
+    written = {reward.inference_id: reward.edits for each in lineage for reward in each.rewards if reward.edits}
+    assert written == {reward.inference_id: reward.edits for reward in edited}
+    assert {record.inference_id for each in lineage for record in each.turns if record.taught} == written.keys()
+    assert not any(reward.edits for each in lineage_of_newest(tmp_path / "a") for reward in each.rewards)
+    assert prove(tmp_path / "d", lineage[-1].version.version, {}), "its manifests make the same weights"
+
+
+def lineage_of_newest(directory: Path) -> list[Manifest]:
+    with closing(open_foundation(directory)) as made, made.store.look() as view:
+        newest, _ = view.policies.newest(1)[0]
+        return lineage_of(made, newest.version)
 
 
 def learned(directory: Path) -> list[Any]:

@@ -71,7 +71,7 @@ def live(service: Service, repository: Path, **headers: str) -> str:
 
 def replayed(service: Service, repository: Path) -> tuple[list[Compared], dict[str, int]]:
     places = Places(repository, (), repository.parent / "replays")
-    compared, left_out = asyncio.run(replay_all(Endpoint(f"{service.url}/v1"), Chosen(), places))
+    compared, left_out, _versions = asyncio.run(replay_all(Endpoint(f"{service.url}/v1"), Chosen(), places))
     return compared, dict(left_out)
 
 
@@ -110,7 +110,7 @@ def test_other_content_and_another_format_are_told_apart(service: Service, repos
     (repository / "calc.py").unlink()
     compared, _ = replayed(service, repository)
     assert likeness(compared)[0] == ("read", "other_shape")
-    told = as_json(compared, {})
+    told = as_json(compared, {}, {})
     assert told["other_shape"][0]["recorded_digest"] != told["other_shape"][0]["digest"]
     assert any(line.startswith("read: recorded") for line in differing(compared))
 

@@ -22,6 +22,7 @@ from environments.rollouts.attempt import Means, try_episode
 from environments.rollouts.episode import Episode, EpisodeResult
 from environments.rollouts.journal import Journal
 from environments.rollouts.plan import TaskSet
+from environments.rollouts.reporting.page import Page
 from environments.rollouts.reports import FAILED, OUT_OF_TIME, REWARD
 from environments.rollouts.run import run_rollouts
 from environments.rollouts.scheduler import Place
@@ -169,7 +170,14 @@ def test_two_hundred_failures_are_named_and_none_is_a_reward_of_zero(
                 return await try_episode(episode, task, plan, means)
 
             page = tmp_path / "report.html"
-            await run_rollouts(plan, journal, Place(execute), Watched(), page, asyncio.Event())
+            await run_rollouts(
+                plan,
+                journal,
+                Place(execute),
+                Watched(),
+                Page(page, {"command": "test", "commit": None}),
+                asyncio.Event(),
+            )
             await sandboxes.close()
         return list(told.feedback.values())
 

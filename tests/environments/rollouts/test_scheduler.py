@@ -21,7 +21,7 @@ from environments.rollouts.journal import Journal
 from environments.rollouts.plan import Patience, Plan, TaskSet, episode_of
 from environments.rollouts.reporter import Reporter
 from environments.rollouts.reporting.figures import Attempt
-from environments.rollouts.reporting.page import page_of
+from environments.rollouts.reporting.page import Page, page_of
 from environments.rollouts.reports import FAILED, OUT_OF_TIME, REWARD, Report
 from environments.rollouts.run import here, run_rollouts
 from environments.rollouts.scheduler import Place
@@ -61,7 +61,15 @@ async def ran(
         before(told)
         watched, made = Watched(on_end=lambda result: on_end(told, result)), plan(url)
         await asyncio.wait_for(
-            run_rollouts(made, journal, here(made, ready), watched, folder / "report.html", asyncio.Event()), 200
+            run_rollouts(
+                made,
+                journal,
+                here(made, ready),
+                watched,
+                Page(folder / "report.html", {"command": "test", "commit": None}),
+                asyncio.Event(),
+            ),
+            200,
         )
         yield Done(told, watched, journal)
     journal.close()
@@ -374,9 +382,10 @@ def test_sessions_that_are_unknown_yet_hold_up_no_other_report(tmp_path: Path, m
 def test_the_page_shows_what_failed_and_escapes_it() -> None:
     episode = episode_of("j", "h", "own", task("<b>"), 0)
     failed = Attempt(episode, "infrastructure", None, None, 1.0, 2.0, "disk", "<script>full</script>")
-    page = page_of([failed], Counter(recorded=1), 0, "Rollouts")
+    page = page_of([failed], Counter(recorded=1), 0, "Rollouts", {"command": "</code><b>", "commit": None}, "m")
     assert "1 disk" in page
     assert "<script>" not in page
+    assert "</code><b>" not in page
     assert "no attempt was judged" in page
 
 

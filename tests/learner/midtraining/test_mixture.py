@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from core.errors import ConfigError
 from learner.midtraining.corpus import encode
 from learner.midtraining.corpus_reader import CorpusReader
-from learner.midtraining.mixture import Mixture
+from learner.midtraining.mixture import SessionMixture
 from learner.sequences.packing import Example, PackedRows, pack, to_tensors
 from simulator.tasks.corpus import write_corpus
 
@@ -47,13 +47,15 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def mixture(tokenizer: Any, corpus: Path, buffer: int, sessions: Path | None = None, share: float = 0.0) -> Mixture:
+def mixture(
+    tokenizer: Any, corpus: Path, buffer: int, sessions: Path | None = None, share: float = 0.0
+) -> SessionMixture:
     reader = CorpusReader([corpus], tokenizer, ROW, "refuse")
     replayed = None if sessions is None else CorpusReader([sessions], tokenizer, ROW, "refuse", source=1)
-    return Mixture(reader, replayed, share, buffer, ROW, ROWS, seed=5)
+    return SessionMixture(reader, replayed, share, buffer, ROW, ROWS, seed=5)
 
 
-def batches(made: Mixture) -> Iterator[PackedRows]:
+def batches(made: SessionMixture) -> Iterator[PackedRows]:
     return made.batches(PAD, Progress(disable=True))
 
 
@@ -108,14 +110,14 @@ def test_no_more_is_in_memory_than_the_buffer_holds(
     corpus: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
-    real = Mixture._fill
+    real = SessionMixture._fill
 
-    def watched(self: Mixture, progress: Progress) -> list[Example]:
+    def watched(self: SessionMixture, progress: Progress) -> list[Example]:
         examples = real(self, progress)
         sizes.append(sum(len(example.token_ids) for example in examples))
         return examples
 
-    monkeypatch.setattr(Mixture, "_fill", watched)
+    monkeypatch.setattr(SessionMixture, "_fill", watched)
     for _ in islice(batches(mixture(tokenizer, corpus, SMALL)), 30):
         pass
     assert len(sizes) > 3
@@ -127,7 +129,7 @@ def test_no_more_is_in_memory_than_the_buffer_holds(
 def test_it_goes_on_from_any_batch(corpus: Path, sessions: Path, tokenizer: Any, buffer: int, share: float) -> None:
     """The run takes more than an epoch; the state is what a checkpoint keeps."""
 
-    def make() -> Mixture:
+    def make() -> SessionMixture:
         return mixture(tokenizer, corpus, buffer, sessions if share else None, share)
 
     whole, wanted, states = make(), [], [make().state_dict()]

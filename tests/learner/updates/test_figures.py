@@ -17,8 +17,8 @@ from learner.sequences.joining import merge
 from learner.sequences.scored import ScoredTurn
 from learner.sequences.tensors import micro_batches
 from learner.timing import DOINGS, Pace, is_of_machine
-from learner.updates.state import make_state
-from learner.updates.update import computing_in, update
+from learner.updates.state import computing_in, make_state
+from learner.updates.update import update
 
 RELEASED = tuple(map(base_ref, (1, 3, 4, 9)))
 

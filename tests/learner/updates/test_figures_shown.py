@@ -9,7 +9,7 @@ import pytest
 from logged_world import World, logged_past, make_reward, make_turn, settle
 
 from core import telemetry
-from core.events import PolicyVersion
+from core.events import PolicyVersion, TextEdit
 from onward.wiring.observer import observe
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
@@ -40,11 +40,16 @@ def versions(make_world: MakeWorld) -> list[PolicyVersion]:
             "compute.peak_tflops": 1.0,
             "advantage.baseline": "value",
             "users.distrust": True,
+            "objective.demonstration_weight": 0.5,
         }
     )
     late, beyond = make_turn(50), make_turn(51)
     told = [(late, make_reward(late, 1.0, after_s=600)), (beyond, make_reward(beyond, 1.0, after_s=2000))]
-    for batch in (logged_past(8), [*logged_past(6, 1), *told], logged_past(8, 2)):
+    written = [
+        (turn, msgspec.structs.replace(reward, edits=(TextEdit(start=0, end=1, token_ids=(token,)),)))
+        for (turn, reward), token in zip(logged_past(2, 3), (7, 10**6), strict=True)  # the second, the model lacks
+    ]
+    for batch in (logged_past(8), [*logged_past(6, 1), *told], [*logged_past(6, 2), *written]):
         world.tell(*batch)
         settle(learner)
     learner.close()

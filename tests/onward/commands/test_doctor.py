@@ -7,22 +7,29 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import torch
 from api_harness import serve
 from safetensors.torch import load_file, save_file
+from weights_server import weights_server
 
+from core.blobs import FsspecBlobs
 from core.errors import ConfigError, OnwardError
 from core.ids import BASE, PolicyRef
+from core.operations.fleet import ReplicaStatus
 from core.ports import AdapterConfig
+from core.settings import Settings
 from onward.commands.accounts.keys import create as create_key
 from onward.commands.doctor import examine, samples
 from onward.commands.options import overrides_of
 from onward.directory.addresses import write_address
 from onward.directory.layout import SHIPPED_MODEL, SHIPPED_REWARDS, Layout
 from onward.profiles.loadable import require_loadable
+from onward.wiring.foundation import open_store
 from serving.engines.local.modules.given import load_given
 from serving.weights.deltas.manifest import WeightsManifest, manifest_path
 
@@ -231,6 +238,30 @@ def test_services_that_are_away_are_named(doctor: Doctor, tmp_path: Path) -> Non
     wrong = [line for line in told.splitlines() if "wrong " in line]
     for name in ("Kafka", "Postgres", "Redis", "SGLang"):
         assert any(name in line for line in wrong), told
+
+
+def test_the_proof_of_what_an_engine_loads_is_said(doctor: Doctor, tmp_path: Path) -> None:
+    """Also of one that a host has started, as the store tells."""
+    blobs, directory = FsspecBlobs(tmp_path / "blobs"), tmp_path / "service"
+    settings = ("serving.engine=sglang", "serving.sglang.device=cuda", f"serving.sglang.python={sys.executable}")
+    with weights_server(blobs) as server, weights_server(blobs, ranks=2) as two:
+        server.loaded, two.loaded = [SHIPPED_MODEL], [SHIPPED_MODEL] * 2
+        code, told = doctor(directory, *settings, f"serving.sglang.urls=['{server.url}', '{two.url}']")
+        tensors, parts = len(server.of_rank(0)["checksums"]), len(two.of_rank(0)["checksums"])
+        assert code == 0, told
+        assert f"bytes computed from the files for {tensors} of {tensors} tensors; then the probe" in told
+        assert re.search(rf"for \d+ of {2 * parts} tensors on 2 ranks, for the others what this engine said", told)
+        server.gives_checksums = False
+        directory.mkdir(exist_ok=True)
+        now, version = datetime.now(UTC), PolicyRef(BASE, 1)
+        with closing(open_store(Layout(directory), Settings())) as store, store.work() as work:
+            for name, url, at in (("one", server.url, now), ("gone", "http://gone", now - timedelta(hours=1))):
+                work.fleet.put_status(
+                    ReplicaStatus(name=name, cluster="local", url=url, state="ready", serving=version, heartbeat_at=at)
+                )
+        code, told = doctor(directory, *settings)
+        assert code == 0, told
+        assert "shown by the probe alone: the engine gives no checksums" in told
 
 
 def test_a_damaged_log_is_named(doctor: Doctor, tmp_path: Path) -> None:

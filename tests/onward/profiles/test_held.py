@@ -47,7 +47,12 @@ def test_versions_and_checkpoints_are_measured_on_disk(tmp_path: Path) -> None:
         root.mkdir(parents=True)
         (root / "file").write_bytes(b"x" * 2400)
     layout.log.write_bytes(b"x" * 100_000)  # what users said is not of the profile
-    assert held.disk(layout, 4000)
+    assert "engines load" not in held.disk(layout, 4000)
+    (layout.learner / "file").write_bytes(b"x" * 1400)
+    merged = layout.host("engine-1") / "versions" / "00000002" / "model.safetensors"
+    merged.parent.mkdir(parents=True)
+    merged.write_bytes(b"x" * 1000)
+    assert "of it are versions as engines load them" in held.disk(layout, 4000)
     (layout.learner / "more").write_bytes(b"x" * 400)
     with pytest.raises(ConfigError, match="expected"):
         held.disk(layout, 4000)

@@ -1,6 +1,7 @@
 """`onward replay --as-lived` on a past with everything that makes it hard.
 
-Corrections, a restart, a rollback to weights that were adopted, and a KL term whose anchor moved."""
+Corrections, also of texts that users wrote, a restart, a rollback to weights that were adopted, and a KL term whose
+anchor moved."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from logged_world import World, logged_past, manifests, open_world, settle
 from sqlalchemy import delete
 
 from core.errors import ConfigError
+from core.events import TextEdit
 from core.ids import base_ref
 from core.store.database import tables
 from learner import past as learner_past
@@ -24,7 +26,9 @@ LEARNS = {
     "batch.min_turns": 4,
     "users.distrust": True,
     "objective.kl.anchor_versions": 2,
+    "objective.demonstration_weight": 0.5,
 }
+EDITS = (TextEdit(start=2, end=4, token_ids=(300, 301, 302)), TextEdit(start=6, end=6, token_ids=(303,)))
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +48,14 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> World:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learner_past, "MOST_REMADE_S", -1.0)  # version 2 takes too long: it is adopted
         settle(learner)
-    past = logged_past(8, seed=7)
+    past = [(turn, msgspec.structs.replace(reward, edits=EDITS)) for turn, reward in logged_past(8, seed=7)]
     world.tell(*past)
     settle(learner)
     learner.close()
     world.release(6)
     learner = world.learner(settings=LEARNS)
-    world.tell(*[(turn, msgspec.structs.replace(reward, revision=1, value=0.1)) for turn, reward in past[:6]])
+    amended = zip(past, [{"value": 0.1}, {"edits": EDITS[1:]}, {"edits": ()}] * 2, strict=False)
+    world.tell(*[(turn, msgspec.structs.replace(reward, revision=1, **new)) for (turn, reward), new in amended])
     settle(learner)
     learner.close()
     world.release(7)
@@ -66,6 +71,8 @@ def test_every_version_comes_out_as_it_was(lived: World, capsys: pytest.CaptureF
     )
     assert any(one.held_to is not None for one in made.values())
     assert any(record.applied_revision is not None for record in made[base_ref(7)].turns)
+    assert all(record.taught for record in made[base_ref(6)].turns)
+    assert [bool(record.taught) for record in made[base_ref(7)].turns] == [True, True, False] * 2
 
     assert prove(lived.directory, None, PARTITIONS)
 

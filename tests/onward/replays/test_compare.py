@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.errors import ConfigError
 from core.ids import InferenceId
 from learner.off_policy.estimators import paired
 from learner.off_policy.overlap import LoggedTurns
@@ -31,6 +32,8 @@ def replayed(directory: Path, held_out: dict[str, Any] | None) -> Path:
         "updates": [],
         "strata": {},
         "held_out": held_out,
+        "where": {},
+        "provenance": None,
     }
     (directory / FILE).write_text(json.dumps(report))
     return directory
@@ -60,12 +63,13 @@ def test_nothing_is_said_of_users_where_none_was_held_out(tmp_path: Path, capsys
     assert "users held out" not in capsys.readouterr().out
 
 
-def test_a_former_builds_report_says_why_it_cannot_say(tmp_path: Path) -> None:
-    one = replayed(tmp_path / "one", {"refused": "12 users, not 30", "gains": {}})
-    other = replayed(tmp_path / "other", {"refused": None, "gains": {"snips": GAINS["snips"], "dr": GAINS["snips"]}})
-    compared = compare_replays(one, other)
-    assert compared["says"] == ("12 users, not 30", None)
-    assert compared["figures"]["gain on users held out, snips, value"] == (None, 0.2)
+def test_a_former_builds_replay_is_refused(tmp_path: Path) -> None:
+    one, other = replayed(tmp_path / "one", None), replayed(tmp_path / "other", None)
+    report = json.loads((other / FILE).read_text())
+    del report["where"]
+    (other / FILE).write_text(json.dumps(report))
+    with pytest.raises(ConfigError, match=r"other/report\.json: of a former build, .*; replay it again"):
+        compare_replays(one, other)
 
 
 USERS, PER_USER = 60, 3

@@ -32,9 +32,9 @@ from onward.cli import app
 from onward.replays.exports.choice import choice_of
 from onward.replays.exports.conversations import Conversations
 from onward.replays.exports.files import RowFile, digest_of
-from onward.replays.exports.groups import Answered, Prompts
+from onward.replays.exports.groups import GroupedTurn, Prompts
 from onward.replays.exports.offline import export_form
-from onward.replays.exports.rows import Lesson
+from onward.replays.exports.rows import ConversationTurn
 from onward.wiring.foundation import open_foundation
 from serving.releases import ensure_anchor
 from serving.rendering import load_renderer
@@ -315,8 +315,8 @@ def test_a_prompt_is_one_by_its_tokens_or_by_its_words_in_a_group() -> None:
     between = asked(1, prompt_token_ids=first.prompt_token_ids, **group)  # the tokens of one, the words of the other
     prompts, talk = Prompts(), Conversations(load_renderer(MODEL))
     for turn in (first, other, again, asked(1, workload="ask"), between, asked(2, messages=words)):
-        lesson = Lesson(turn, make_reward(turn, 1.0), talk.prompt(turn) or [])
-        prompts.add(lesson, Answered(turn.inference_id, 1.0))
+        lesson = ConversationTurn(turn, make_reward(turn, 1.0), talk.prompt(turn) or [])
+        prompts.add(lesson, GroupedTurn(turn.inference_id, 1.0))
     found = [[each.inference_id for each in group] for group in prompts.groups()]
     assert found[0] == [each.inference_id for each in (first, other, again, between)] + [found[0][-1]]
     assert [len(group) for group in found] == [5, 1]

@@ -17,8 +17,8 @@ from onward.replays.replay import replay_log
 from onward.wiring.foundation import open_foundation, open_offline
 from serving.evals.cases import Draft, Message, Origin, Reuse
 from serving.evals.drafts.written import put_draft
-from serving.evals.gate import Bounds
-from serving.evals.run import Limits
+from serving.evals.gate import GateBounds
+from serving.evals.run import SuiteLimits
 from serving.releases import ensure_anchor
 
 SOLUTION = "one two three four five six"
@@ -47,7 +47,7 @@ def test_a_proposed_version_tells_of_all_updates_and_learned_no_draft(tmp_path: 
         updates = [manifest.decode(made.blobs.get(path)) for path in sorted(made.blobs.list("manifests/"))]
     assert len(updates) > 1
     assert updates[-1].kept_out[0].turns == 0, "the turn was left out of an earlier update"
-    proposed = propose(replay, service, None, Limits(), Bounds(), 0.05, own)
+    proposed = propose(replay, service, None, SuiteLimits(), GateBounds(), 0.05, own)
     assert proposed.kept_out == manifest.kept_out_of_all([update.kept_out for update in updates])
     assert [kept.turns for kept in proposed.kept_out] == [1]
     put_draft(suite, draft(first, "late", "seven eight nine ten eleven twelve"))
@@ -55,4 +55,4 @@ def test_a_proposed_version_tells_of_all_updates_and_learned_no_draft(tmp_path: 
     put_draft(tmp_path / "other", draft(first, "more", "thirteen"))
     both = {"ONWARD_LEARNER__ADMISSION__KEEP_OUT": f'["{suite}", "{tmp_path / "other"}"]'}
     with pytest.raises(ConfigError, match=hint):
-        propose(replay, service, None, Limits(), Bounds(), 0.05, both)
+        propose(replay, service, None, SuiteLimits(), GateBounds(), 0.05, both)

@@ -15,7 +15,7 @@ from learner.sequences.resemblance import NOTHING_KEPT_OUT
 from onward.directory.layout import SHIPPED_REWARDS
 from onward.replays.rescore import compare_specs
 from onward.replays.scratch import scratch
-from onward.replays.session_corpus import Choice, gather
+from onward.replays.session_corpus import SessionChoice, gather
 from onward.replays.suites.mining import Wanted, mine
 
 _AT_WORK = """
@@ -66,6 +66,6 @@ def test_what_a_killed_command_left_goes_with_the_next_one_of_its_kind(tmp_path:
         place.mkdir(parents=True)
         (place / "store.db").write_text("what users said")
     compare_specs(service, SHIPPED_REWARDS, None, None, None)
-    gather(Choice(service, None, None, min_reward=-9.0), MODEL, 512, out, {}, NOTHING_KEPT_OUT, again=False)
+    gather(SessionChoice(service, None, None, min_reward=-9.0), MODEL, 512, out, {}, NOTHING_KEPT_OUT, again=False)
     mine(service, tmp_path / "suite", Wanted(), {})
     assert [place for place in places if place.exists()] == []

@@ -18,7 +18,7 @@ from onward.wiring.engines import ask_fleet
 from onward.wiring.foundation import Foundation, open_foundation
 from onward.wiring.releases import build_releases
 from serving.evals.cases import Case
-from serving.evals.engine_answers import EngineAnswers, Lost
+from serving.evals.engine_answers import EngineAnswers, EngineLost
 from serving.rendering import load_renderer
 
 ONE, TWO = base_ref(1), base_ref(2)
@@ -46,14 +46,14 @@ def test_engines_are_found_in_the_store_while_they_come(tmp_path: Path) -> None:
         try:
             async with ask_fleet(foundation) as policy, asyncio.timeout(120):
                 spoken = EngineAnswers(policy, load_renderer(foundation.model), ONE)
-                with pytest.raises(Lost, match="no engine serves version 1"):
+                with pytest.raises(EngineLost, match="no engine serves version 1"):
                     await spoken(CASE)
                 say(foundation, server.url)
                 server.scripts += [_speaks] * 100
                 while True:
                     try:
                         return await spoken(CASE)
-                    except Lost:
+                    except EngineLost:
                         await asyncio.sleep(0.02)
         finally:
             await server.close()

@@ -17,8 +17,8 @@ from onward.wiring.foundation import Foundation, open_offline
 from serving.engines.local import LocalEngine
 from serving.evals.cases import Case, Suite
 from serving.evals.engine_answers import EngineAnswers
-from serving.evals.gate import Bounds, GateDecision, evaluate
-from serving.evals.run import Limits
+from serving.evals.gate import GateBounds, GateDecision, evaluate
+from serving.evals.run import SuiteLimits
 from serving.releases import ensure_anchor
 from serving.rendering import load_renderer
 
@@ -84,7 +84,7 @@ def judged(target: Foundation, weights: Path) -> GateDecision:
         said = [await other(case(*key)) for key in keys]
         cases = tuple(case(*key, text) for key, text in zip(keys, said, strict=True))
         suite = Suite(cases, dict.fromkeys((each.name for each in cases), Path()), "digest")
-        return await evaluate(suite, one, other, Limits(), Bounds(margin=0.2))
+        return await evaluate(suite, one, other, SuiteLimits(), GateBounds(margin=0.2))
 
     try:
         return asyncio.run(ask())

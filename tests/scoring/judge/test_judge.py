@@ -33,7 +33,7 @@ from core.settings import IngestSettings, load_settings
 from ingest.writer import Writer
 from onward.directory.layout import SHIPPED_REWARDS
 from scoring.judge import endpoint as asking
-from scoring.judge.choice import Budget, place_of
+from scoring.judge.choice import RequestBudget, place_of
 from scoring.judge.endpoint import NoVote, _read, try_endpoint
 from scoring.judge.prompt import ask_about, read_prompt
 from scoring.judge.votes import read_vote, version_of
@@ -371,7 +371,7 @@ def test_what_exceeds_the_budget_is_passed_over_and_counted(world: Any, events: 
 
 def test_a_budget_is_of_any_minute() -> None:
     now_s = [0.0]
-    budget = Budget(2, lambda: now_s[0])
+    budget = RequestBudget(2, lambda: now_s[0])
     taken = []
     for moment_s in (0.0, 30.0, 59.9, 60.0, 61.0, 90.0, 90.1):
         now_s[0] = moment_s

@@ -23,7 +23,7 @@ from scoring.judge.agreement import (
     ALL,
     LEAST,
     Agreement,
-    Pair,
+    JudgedTurn,
     accuracy,
     agreements,
     brier,
@@ -35,16 +35,16 @@ from scoring.monitors import Window
 from scoring.monitors.signals import judge_against_outcome
 from scoring.truth import verdict, word_of
 
-PAIRS = st.lists(st.builds(Pair, st.floats(0, 1), st.booleans()), min_size=1, max_size=200)
+PAIRS = st.lists(st.builds(JudgedTurn, st.floats(0, 1), st.booleans()), min_size=1, max_size=200)
 
 
-def pairs(good_high: int, bad_high: int, good_low: int, bad_low: int) -> list[Pair]:
+def pairs(good_high: int, bad_high: int, good_low: int, bad_low: int) -> list[JudgedTurn]:
     """Return pairs of (judgement, outcome): good ones judged 0.75, bad ones judged 0.75, and so on."""
     return (
-        [Pair(0.75, True)] * good_high
-        + [Pair(0.75, False)] * bad_high
-        + [Pair(0.25, True)] * good_low
-        + [Pair(0.25, False)] * bad_low
+        [JudgedTurn(0.75, True)] * good_high
+        + [JudgedTurn(0.75, False)] * bad_high
+        + [JudgedTurn(0.25, True)] * good_low
+        + [JudgedTurn(0.25, False)] * bad_low
     )
 
 
@@ -68,13 +68,19 @@ def test_accuracy_is_not_agreement_beyond_chance() -> None:
 
 
 def test_brier_by_hand() -> None:
-    assert brier([Pair(0.75, True), Pair(0.75, False), Pair(0.0, True), Pair(1.0, True)]) == pytest.approx(
-        (0.0625 + 0.5625 + 1.0 + 0.0) / 4
-    )
+    assert brier(
+        [JudgedTurn(0.75, True), JudgedTurn(0.75, False), JudgedTurn(0.0, True), JudgedTurn(1.0, True)]
+    ) == pytest.approx((0.0625 + 0.5625 + 1.0 + 0.0) / 4)
 
 
 def test_calibration_by_hand() -> None:
-    table = [Pair(0.0, False), Pair(0.05, True), Pair(0.1, True), Pair(0.95, True), Pair(1.0, False)]
+    table = [
+        JudgedTurn(0.0, False),
+        JudgedTurn(0.05, True),
+        JudgedTurn(0.1, True),
+        JudgedTurn(0.95, True),
+        JudgedTurn(1.0, False),
+    ]
     bins = calibration(table)
     assert [each.pairs for each in bins] == [2, 1, 0, 0, 0, 0, 0, 0, 0, 2]
     assert (bins[0].judged, bins[0].good) == (pytest.approx(0.025), 0.5)
@@ -84,14 +90,14 @@ def test_calibration_by_hand() -> None:
 
 
 def test_a_half_counts_as_good() -> None:
-    assert accuracy([Pair(0.5, True), Pair(0.499, False)]) == 1.0
+    assert accuracy([JudgedTurn(0.5, True), JudgedTurn(0.499, False)]) == 1.0
 
 
 # ---------------------------------------------------------------------------------------------- laws
 
 
 @given(PAIRS, st.randoms())
-def test_laws(table: list[Pair], rng: random.Random) -> None:
+def test_laws(table: list[JudgedTurn], rng: random.Random) -> None:
     found = figures(table)
     assert 0 <= found.accuracy <= 1
     assert 0 <= found.brier <= 1
@@ -107,10 +113,10 @@ def test_laws(table: list[Pair], rng: random.Random) -> None:
 
 @given(st.lists(st.booleans(), min_size=2, max_size=100).filter(lambda goods: len(set(goods)) == 2))
 def test_who_knows_agrees_and_who_says_the_base_rate_has_its_brier_score(goods: list[bool]) -> None:
-    knows = figures([Pair(float(good), good) for good in goods])
+    knows = figures([JudgedTurn(float(good), good) for good in goods])
     assert (knows.accuracy, knows.kappa, knows.brier) == (1.0, 1.0, 0.0)
     share = sum(goods) / len(goods)
-    says = figures([Pair(share, good) for good in goods])
+    says = figures([JudgedTurn(share, good) for good in goods])
     assert says.brier == pytest.approx(says.brier_of_base_rate)
     assert says.kappa == pytest.approx(0.0)
 

@@ -14,7 +14,7 @@ from core.ids import OutcomeId, UserHash
 from core.operations.alarms import StoredAlarm
 from core.reward_spec import RewardSpec
 from core.settings import MonitorSettings
-from scoring.watching import Watcher
+from scoring.watching import MonitorStage
 
 TOOL = {"type": "function", "function": {"name": "edit_file", "parameters": {"required": ["path"]}}}
 GOOD = ToolCall(id="c", name="edit_file", arguments='{"path": "a"}', index=0)
@@ -106,15 +106,15 @@ class Users:
 class Watching:
     world: Any
     lab: ModuleType
-    watchers: list[Watcher] = field(default_factory=list)
+    watchers: list[MonitorStage] = field(default_factory=list)
 
-    def start(self, settings: MonitorSettings = SETTINGS, spec: RewardSpec | None = None) -> Watcher:
+    def start(self, settings: MonitorSettings = SETTINGS, spec: RewardSpec | None = None) -> MonitorStage:
         """Start a watcher as a new process would: without any memory."""
-        watcher = Watcher(self.world.log, self.world.store, spec or self.lab.SPEC, settings, self.world.clock)
+        watcher = MonitorStage(self.world.log, self.world.store, spec or self.lab.SPEC, settings, self.world.clock)
         self.watchers.append(watcher)
         return watcher
 
-    def look(self, watcher: Watcher | None = None) -> list[tuple[str, str]]:
+    def look(self, watcher: MonitorStage | None = None) -> list[tuple[str, str]]:
         """Read everything and examine it; return (monitor, state) of the stored alarms, oldest first."""
         watcher = watcher or self.watchers[-1]
         while step(watcher, 0) or watcher._behind != {} or self._is_behind(watcher):
@@ -123,7 +123,7 @@ class Watching:
         step(watcher, 0)
         return [(alarm.opening.monitor, alarm.state) for alarm in self.stored()]
 
-    def _is_behind(self, watcher: Watcher) -> bool:
+    def _is_behind(self, watcher: MonitorStage) -> bool:
         reader = watcher._reader
         return any(reader.position(source) < self.world.log.end(source) for source in reader.assignment())
 

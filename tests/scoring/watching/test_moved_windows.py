@@ -19,7 +19,7 @@ from scoring.monitors.signals import _components, _judge_excess, _length_and_val
 from scoring.monitors.tally import Tally
 from scoring.monitors.users import _mass
 from scoring.watching.held import Held
-from scoring.watching.turns import Turns
+from scoring.watching.turns import WatchedTurns
 from scoring.watching.workload import Workload
 
 MEASURES = (_value, _judge_excess, _surprisal, _log_surprisal, _edits, log_tokens)
@@ -67,7 +67,7 @@ def test_a_window_that_moved_on_says_what_one_made_anew_says(seed: int) -> None:
     rng = random.Random(seed)
     maturity_s = rng.choice([0.0, 20.0])
     settings = MonitorSettings(window_turns=rng.choice([50, 120]), reference_turns=60, window_s=rng.choice([90.0, 1e9]))
-    known = Turns()
+    known = WatchedTurns()
     workload = Workload(known, settings, maturity_s, {})
     flood = rng.choice([0.0, 0.5])
     come = iter(clean_turns(seed, quality=rng.random(), count=900))
@@ -90,7 +90,7 @@ def test_a_window_that_moved_on_says_what_one_made_anew_says(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_window_holds_the_newest_and_few_of_each_user(seed: int) -> None:
-    rng, known, most = random.Random(seed), Turns(), 50
+    rng, known, most = random.Random(seed), WatchedTurns(), 50
     held, plain = Held(known, most), list[Watched]()
     for turn in clean_turns(seed, lambda _, rng: {"unit": rng.choice(["ada", "bob", *"cdefghijkl"][: 3 + seed * 2])}):
         held.add(turn)
@@ -119,7 +119,7 @@ def test_a_value_without_end_hides_the_mean_only_while_it_is_there(value: float)
 
 def test_what_a_measure_fails_on_fails_its_monitor_until_it_is_gone() -> None:
     """What had been summed for it is not gone on with, nor does it touch what others summed."""
-    known, settings = Turns(), MonitorSettings(window_turns=50, reference_turns=60)
+    known, settings = WatchedTurns(), MonitorSettings(window_turns=50, reference_turns=60)
     workload, some = Workload(known, settings, 1e9, {}), clean_turns(0, count=130)
 
     def look(measure: Callable[[Watched], float | None]) -> WindowTurns:

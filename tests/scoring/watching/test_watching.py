@@ -25,7 +25,7 @@ from core.errors import ConfigError, LogUnavailable, StoreUnavailable
 from core.events import Counts, Topic, VersionSpan
 from core.ids import Namespace, base_ref
 from onward.directory.layout import Layout
-from scoring.watching import Watcher, stage
+from scoring.watching import MonitorStage, stage
 from scoring.watching.workload import _decode
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -159,7 +159,7 @@ def test_another_workload_is_another_story(users: Users, watching: Watching) -> 
 
 
 @pytest.fixture
-def asked(users: Users, watching: Watching) -> Watcher:
+def asked(users: Users, watching: Watching) -> MonitorStage:
     """Return a watcher that has seen the model ask too much."""
     watcher = watching.start()
     users.work(130)

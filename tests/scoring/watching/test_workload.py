@@ -10,14 +10,14 @@ from core.ids import InferenceId
 from core.settings import MonitorSettings
 from scoring.monitors.users import feedback_rate, reward_mass
 from scoring.monitors.window import Finding, Window
-from scoring.watching.turns import Turns
+from scoring.watching.turns import WatchedTurns
 from scoring.watching.workload import Workload
 
 SETTINGS = MonitorSettings(window_turns=50, reference_turns=60)
 
 
 def workload_after(count: int) -> Workload:
-    made = Workload(Turns(), SETTINGS, maturity_s=1e9, roles={})
+    made = Workload(WatchedTurns(), SETTINGS, maturity_s=1e9, roles={})
     for turn in turns(0, count=count):
         made.add(turn)
     return made
@@ -39,7 +39,7 @@ def test_what_is_ripe_is_compared_with_nothing_that_is_not() -> None:
 
 
 def test_a_burst_of_simulated_turns_pushes_no_user_out() -> None:
-    workload = Workload(Turns(), SETTINGS, maturity_s=1e9, roles={})
+    workload = Workload(WatchedTurns(), SETTINGS, maturity_s=1e9, roles={})
     for number, turn in enumerate(turns(0, count=80)):
         workload.add(msgspec.structs.replace(turn, environment="production" if number < 20 else "simulated"))
     sides = workload.sides()
@@ -50,7 +50,7 @@ def test_a_burst_of_simulated_turns_pushes_no_user_out() -> None:
 @pytest.mark.parametrize("monitor", [reward_mass, feedback_rate])
 def test_who_teaches_for_all_is_seen_however_many_turns_she_has(monitor: Callable[[Window], Finding | None]) -> None:
     """A window of which a fifth is hers at most cannot show that most of the feedback is."""
-    workload = Workload(Turns(), MonitorSettings(), maturity_s=0.0, roles={})
+    workload = Workload(WatchedTurns(), MonitorSettings(), maturity_s=0.0, roles={})
     for number, turn in enumerate(turns(0, count=3000)):
         if number >= 1000 and number % 10:
             turn = msgspec.structs.replace(turn, unit="mallory", told={"rejected": 1.0}, value=-1.0)
@@ -65,8 +65,8 @@ def test_who_teaches_for_all_is_seen_however_many_turns_she_has(monitor: Callabl
 
 def test_who_asks_much_leaves_room_for_others_where_turns_ripen() -> None:
     """Turns ripen as one each so many seconds. Who asks twenty times as often as all others had all of them."""
-    workload = Workload(Turns(), SETTINGS, maturity_s=500.0, roles={})
-    alone = Workload(Turns(), SETTINGS, maturity_s=500.0, roles={})
+    workload = Workload(WatchedTurns(), SETTINGS, maturity_s=500.0, roles={})
+    alone = Workload(WatchedTurns(), SETTINGS, maturity_s=500.0, roles={})
     for turn in turns(0, count=300):
         turn = msgspec.structs.replace(turn, at_s=10 * turn.at_s)
         alone.add(turn)
@@ -84,7 +84,7 @@ def test_who_asks_much_leaves_room_for_others_where_turns_ripen() -> None:
 
 def test_who_asks_much_has_no_monitor_look_away() -> None:
     """Not by being the first in a workload, nor by pushing everybody else out of what is looked at later."""
-    workload = Workload(Turns(), SETTINGS, maturity_s=0.0, roles={})
+    workload = Workload(WatchedTurns(), SETTINGS, maturity_s=0.0, roles={})
     flood, others = turns(0, count=900), turns(0, count=1200)[900:]
     flood = [msgspec.structs.replace(turn, unit="mallory") for turn in flood]
     for turn in [*flood[:300], *others[:150], *flood[300:600], *others[150:], *flood[600:]]:

@@ -17,7 +17,7 @@ from waiting import wait_for
 
 from core import telemetry, tracing
 from core.clock import SystemClock
-from core.errors import StoreUnavailable
+from core.errors import EngineUnavailable, StoreUnavailable
 from core.ids import PolicyRef, base_ref
 from core.operations.fleet import ReplicaStatus, ReplicaTarget
 from serving.engines.host import EngineHost
@@ -252,7 +252,9 @@ def test_blobs_that_cannot_be_reached_are_asked_again_and_no_version_is_refused(
         want(world, 2)
         wait_for(lambda: world.pass_time(2) or len(asked) > 1)
         assert (status(world).serving, status(world).refused) == (1, {})
+        assert status(world).detail == "weights/00000002: nothing answers"
     wait_for(lambda: world.pass_time(2) or status(world).serving == 2)
+    wait_for(lambda: world.pass_time(2) or status(world).detail == "")
 
 
 @pytest.mark.parametrize("asked", ["switch", "what_is_wrong"])
@@ -272,6 +274,24 @@ def test_blobs_that_a_switch_or_a_probe_needs_may_be_out_of_reach(
         assert (status(world).serving, status(world).refused) == (1, {})
     want(world, 2)
     wait_for(lambda: world.pass_time(2) or status(world).serving == 2)
+
+
+def test_an_engine_that_is_away_leaves_few_versions_that_nobody_wants(
+    world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may take as much of the disk as the model, and others come for as long as it is away."""
+
+    def away(_: PolicyRef) -> None:
+        raise EngineUnavailable("it starts")
+
+    monkeypatch.setattr(world.engine, "_live", None)
+    monkeypatch.setattr(world.engine, "switch", away)
+    for version in VERSIONS:
+        want(world, version)
+        wait_for(lambda version=version: world.pass_time(2) or version in world.engine.held)  # type: ignore[misc]
+    wait_for(lambda: world.pass_time(2) or world.engine.held == {2, 3, 4})
+    world.pass_time(5)
+    assert world.engine.held == {2, 3, 4}, "it may come back on one of the newest"
 
 
 def test_while_the_store_is_away_the_engine_serves_on(world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch) -> None:

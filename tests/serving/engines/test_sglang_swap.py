@@ -198,7 +198,7 @@ def test_weights_that_somebody_else_put_are_not_taken_for_ours(
     world: Published, server: SglangServer, engine: SglangEngine, tmp_path: Path
 ) -> None:
     admin = Admin(server.url, None, 60.0)
-    admin.load(tmp_path / "versions" / "00000003", "default")
+    admin.load(tmp_path / "versions" / "00000003", "default", 0)
     admin.close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("serving.engines.sglang.engine._ASK_AGAIN_S", 0.0)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from serving.evals.cases import CannotRun, Case, Suite
 from serving.evals.comparison import Pair, cases_needed, difference, paired, power
-from serving.evals.gate import Bounds, GateDecision, evaluate, judge
-from serving.evals.run import CaseResult, Limits
+from serving.evals.gate import GateBounds, GateDecision, evaluate, judge
+from serving.evals.run import CaseResult, SuiteLimits
 
-BOUNDS = Bounds()
+BOUNDS = GateBounds()
 
 
 @cache
@@ -265,7 +265,7 @@ def test_a_gate_asks_both_sides_at_once() -> None:
 
     cases = tuple(case(str(n)) for n in range(40))
     suite = Suite(cases, dict.fromkeys((one.name for one in cases), Path()), "digest")
-    better = evaluate(suite, side("candidate", "yes"), side("live", "no"), Limits(concurrency=6), BOUNDS)  # type: ignore[arg-type]
+    better = evaluate(suite, side("candidate", "yes"), side("live", "no"), SuiteLimits(concurrency=6), BOUNDS)  # type: ignore[arg-type]
     found = asyncio.run(better)
     assert most == {"candidate": 3, "live": 3}
     assert (found.action, dict(found.unscored)) == ("hold", {"live: 39": "500: broken"})

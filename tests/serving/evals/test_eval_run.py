@@ -17,8 +17,8 @@ import pytest
 
 from serving.evals.cases import CannotRun, Case, Suite, TaskCase
 from serving.evals.command import accepts
-from serving.evals.endpoint import Endpoint
-from serving.evals.run import Limits, Solver, Worked, run_suite, unscored
+from serving.evals.endpoint import EvalEndpoint
+from serving.evals.run import Solver, SuiteLimits, Worked, run_suite, unscored
 
 
 def suite_of(*cases: dict[str, Any], directory: Path = Path("/nowhere")) -> Suite:
@@ -43,7 +43,7 @@ def test_scores_come_in_the_order_of_the_suite() -> None:
             others_answered.set()
         return "yes" if case.name != "1" else "no"
 
-    found = asyncio.run(run_suite(suite_of(SAYS_YES, SAYS_YES, SAYS_YES), answer, Limits()))
+    found = asyncio.run(run_suite(suite_of(SAYS_YES, SAYS_YES, SAYS_YES), answer, SuiteLimits()))
     assert [(result.case.name, result.score) for result in found] == [("0", 1.0), ("1", 0.0), ("2", 1.0)]
     assert unscored(found) == {}
 
@@ -60,7 +60,7 @@ def test_no_more_requests_are_under_way_than_allowed(concurrency: int) -> None:
         under_way -= 1
         return "yes"
 
-    asyncio.run(run_suite(suite_of(*[SAYS_YES] * 12), answer, Limits(concurrency=concurrency)))
+    asyncio.run(run_suite(suite_of(*[SAYS_YES] * 12), answer, SuiteLimits(concurrency=concurrency)))
     assert most == concurrency
 
 
@@ -71,7 +71,7 @@ def test_what_cannot_run_has_no_score_and_says_why() -> None:
         return "yes"
 
     command = {"checker": {"kind": "command", "argv": ["true"]}}
-    found = asyncio.run(run_suite(suite_of(SAYS_YES, SAYS_YES, command), answer, Limits()))
+    found = asyncio.run(run_suite(suite_of(SAYS_YES, SAYS_YES, command), answer, SuiteLimits()))
     assert [result.score for result in found] == [1.0, None, None]
     assert unscored(found) == {"1": "503: away", "2": "its checker is a command, and these are not allowed"}
 
@@ -96,7 +96,7 @@ def test_a_task_is_right_by_its_tests_and_its_rules_and_no_failure_of_others_is_
         return left[case.name]
 
     def run(solver: Solver | None, *, allowed: bool) -> dict[str, tuple[float | None, str]]:
-        limits, heard = Limits(allow_commands=allowed), lambda result: told.append(result.case.name)
+        limits, heard = SuiteLimits(allow_commands=allowed), lambda result: told.append(result.case.name)
         found = asyncio.run(run_suite(suite, yes, limits, solver, heard))
         return {result.case.name: (result.score, result.why) for result in found}
 
@@ -119,7 +119,7 @@ def test_cases_beyond_the_budget_could_not_run() -> None:
         await asyncio.sleep(0 if case.name == "0" else 3600)
         return "yes"
 
-    found = asyncio.run(run_suite(suite_of(*[SAYS_YES] * 4), answer, Limits(budget_s=1.0, concurrency=1)))
+    found = asyncio.run(run_suite(suite_of(*[SAYS_YES] * 4), answer, SuiteLimits(budget_s=1.0, concurrency=1)))
     assert [result.score for result in found] == [1.0, None, None, None]
     assert set(unscored(found).values()) == {"the suite's 1 s were over"}
 
@@ -128,7 +128,7 @@ def test_what_this_machine_lacks_is_no_score_and_ends_nothing() -> None:
     async def answer(case: Case) -> str:
         raise OSError(errno.EMFILE, "too many open files")
 
-    (found,) = asyncio.run(run_suite(suite_of(SAYS_YES), answer, Limits()))
+    (found,) = asyncio.run(run_suite(suite_of(SAYS_YES), answer, SuiteLimits()))
     assert (found.score, "too many open files" in found.why) == (None, True)
 
 
@@ -137,7 +137,7 @@ def test_a_fault_of_ours_ends_the_run() -> None:
         raise KeyError("a bug")
 
     with pytest.raises(ExceptionGroup):
-        asyncio.run(run_suite(suite_of(SAYS_YES), answer, Limits()))
+        asyncio.run(run_suite(suite_of(SAYS_YES), answer, SuiteLimits()))
 
 
 def check(script: str, answer: str = "", timeout_s: float = 120.0) -> bool:
@@ -224,7 +224,7 @@ def test_suites_run_commands_where_they_are_allowed(tmp_path: Path) -> None:
         {"checker": {"kind": "command", "argv": ["./check.sh"]}},
         {"checker": {"kind": "command", "argv": ["./x"]}},
     ]
-    found = asyncio.run(run_suite(suite_of(*cases, directory=tmp_path), yes, Limits(allow_commands=True)))
+    found = asyncio.run(run_suite(suite_of(*cases, directory=tmp_path), yes, SuiteLimits(allow_commands=True)))
     assert [result.score for result in found] == [1.0, None]
     assert "not found" in found[1].why
 
@@ -272,7 +272,7 @@ def server() -> Iterator[_Server]:
 
 def ask(url: str, timeout_s: float = 120.0, **entries: object) -> str:
     async def once() -> str:
-        endpoint = Endpoint(url, "live", "key", timeout_s)
+        endpoint = EvalEndpoint(url, "live", "key", timeout_s)
         try:
             return await endpoint(suite_of(SAYS_YES | entries).cases[0])
         finally:

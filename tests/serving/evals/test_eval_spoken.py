@@ -21,7 +21,7 @@ from core.ids import UNKNOWN, PolicyRef, base_ref
 from core.ports import GenerateRequest, TokenChunk
 from serving.engines.local import LocalEngine
 from serving.evals.cases import CannotRun, Case
-from serving.evals.engine_answers import EngineAnswers, EngineTalk, Lost, NoRoom, Said
+from serving.evals.engine_answers import EngineAnswers, EngineLost, EngineTalk, NoRoom, Said
 
 CASE = Case.model_validate(
     {"name": "case", "prompt": "!!", "checker": {"kind": "exact", "text": "yes"}, "max_tokens": 2}
@@ -82,14 +82,14 @@ def test_what_is_all_of_the_version_counts(chunks: Sequence[TokenChunk]) -> None
     ids=["turned", "nobody vouches", "turned, it is said at the end", "unknown", "broken off", "dies", "away"],
 )
 def test_what_is_not_is_lost_and_may_be_asked_again(chunks: Sequence[TokenChunk | Exception]) -> None:
-    with pytest.raises(Lost):
+    with pytest.raises(EngineLost):
         ask(*chunks)
 
 
 def test_what_the_model_cannot_do_is_not_asked_again() -> None:
     with pytest.raises(CannotRun, match="too long") as raised:
         ask(InvalidRequest("too long"))
-    assert not isinstance(raised.value, Lost)
+    assert not isinstance(raised.value, EngineLost)
 
 
 def test_a_conversation_says_what_a_model_has_no_room_for_and_what_it_cannot_be_shown() -> None:
@@ -163,14 +163,14 @@ def test_a_fleet_asks_the_engine_that_has_the_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loses", [dies, dies_after_a_token, is_busy, turns])
 def test_what_an_engine_of_a_fleet_loses_is_lost(tmp_path: Path, loses: Any) -> None:
-    with pytest.raises(Lost):
+    with pytest.raises(EngineLost):
         ask_fleet(tmp_path, lambda world: world.b.scripts.append(loses))
 
 
 def test_what_an_engine_of_a_fleet_refuses_cannot_run(tmp_path: Path) -> None:
     with pytest.raises(CannotRun) as raised:
         ask_fleet(tmp_path, lambda world: world.b.scripts.append(refuses))
-    assert not isinstance(raised.value, Lost)
+    assert not isinstance(raised.value, EngineLost)
 
 
 # ------------------------------------------------------------------------------------------------ embedded

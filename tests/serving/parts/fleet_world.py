@@ -18,7 +18,7 @@ from core.events import Release
 from core.grammars.library import VERSION, grammars_of
 from core.ids import ANCHOR
 from core.ports import Engine, GenerateRequest, Policy, TokenChunk, WeightsRef
-from core.settings import ServingSettings, SglangSettings
+from core.settings import FleetSettings, ServingSettings, SglangSettings
 from core.stages.rounds import Rounds
 from core.store import SqlStore
 from serving.engines.host import EngineHost
@@ -109,6 +109,10 @@ class Fleet:
         self.store.close()
 
 
+PATIENT = FleetSettings(engine_wait_s=300.0)
+"""For real servers, which answer late, and are taken for gone meanwhile, where other work has the processors."""
+
+
 @contextmanager
 def sglang_fleet(
     directory: Path,
@@ -123,6 +127,7 @@ def sglang_fleet(
     """Run real servers with hosts of their own, which serve the anchor.
 
     Versions from 2 on are published and not released. `extra`: arguments of the servers."""
+    serving = {"fleet": PATIENT, **serving}
     settings = ServingSettings(sglang=sglang or SglangSettings(python=PYTHON), **serving)  # type: ignore[arg-type]
     world = Published(directory / "published", model)
     for version in range(2, versions + 1):

@@ -14,7 +14,7 @@ from delta_world import Checkpoint, random_weights, small_step, write, write_sha
 from core.errors import WeightsError
 from core.model.weights_digest import checksum_of, digest_of_shards
 from serving.weights.deltas import checkpoint
-from serving.weights.deltas.checkpoint import Files
+from serving.weights.deltas.checkpoint import OpenFiles
 from serving.weights.deltas.delta import DeltaStep, Encoded, apply, encode
 from serving.weights.deltas.finite import check_finite
 
@@ -176,13 +176,13 @@ def test_a_file_that_shrinks_under_way_is_named(
     tmp_path: Path, tensors: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent, child = write(tmp_path / "parent", tensors), write(tmp_path / "child", tensors)
-    after_the_headers = Files.__init__
+    after_the_headers = OpenFiles.__init__
 
-    def shrink(self: Files, *given: Any) -> None:
+    def shrink(self: OpenFiles, *given: Any) -> None:
         after_the_headers(self, *given)
         child.write_bytes(child.read_bytes()[:-1])
 
-    monkeypatch.setattr(Files, "__init__", shrink)
+    monkeypatch.setattr(OpenFiles, "__init__", shrink)
     with pytest.raises(WeightsError, match="child: truncated, 1 bytes are missing"):
         encode([parent], [child], tmp_path / "delta")
 

@@ -62,7 +62,7 @@ class Echo:
 
 def teach(service: ScriptedService, output: Path, **options: Any) -> dict[str, Any]:
     plan = Plan((service.url,), options.pop("seconds", 0.5), 3, options.pop("examined", 40), users=4, **options)
-    return asyncio.run(run_lesson(plan, Echo(), None, output))
+    return asyncio.run(run_lesson(plan, Echo(), None, output, {"command": "teach", "commit": None}))
 
 
 def learns_after(chats: int, service: ScriptedService) -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from simulator.outcome.truth import MIN_SESSIONS, WINDOW_S, Lived, Truth, difference_of_shares, rates, window_s
 from simulator.report import after_shift
 from simulator.tasks.sampling import Kind, sample_task
-from simulator.tasks.taste import Quality
-from simulator.users.ide import Ending, Session
+from simulator.tasks.taste import SessionQuality
+from simulator.users.ide import EditorSession, Ending
 
 TASKS = {kind: sample_task(random.Random(1), kind) for kind in ("write", "fix")}
 
@@ -24,9 +24,9 @@ def lived(
     reported: str | None = "accepted",
     kind: Kind = "write",
 ) -> Lived:
-    judged = Quality(syntax_ok=True, tests_pass=good, mismatches=0)
+    judged = SessionQuality(syntax_ok=True, tests_pass=good, mismatches=0)
     quality = None if ending in ("hung_up", "failed") else judged
-    session = Session(TASKS[kind], session_id=f"s{at_s}", ending=ending, quality=quality, versions=list(versions))
+    session = EditorSession(TASKS[kind], session_id=f"s{at_s}", ending=ending, quality=quality, versions=list(versions))
     return Lived(at_s, session, reported)
 
 

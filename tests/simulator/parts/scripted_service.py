@@ -200,9 +200,9 @@ class ScriptedService:
 
     async def _policies(self, _request: web.Request) -> web.Response:
         figures = {"loss": 0.5, "seconds_waiting": 1.5, "seconds_reading": 0.0, "seconds_updating": 0.5}
-        newest = {"version": 2, "turns": 30, "state": "live", "metrics": figures}
-        first = {"version": 1, "turns": 0, "state": "retired", "metrics": {}}
-        return web.json_response({"live": 2, "data": [newest, first]})
+        newest = {"version": 2, "turns": 30, "state": "live", "metrics": figures, "parent": 1, "digest": "two"}
+        first = {"version": 1, "turns": 0, "state": "retired", "metrics": {}, "parent": None, "digest": "one"}
+        return web.json_response({"live": 2, "data": [{"policy": "tiny"} | each for each in (newest, first)]})
 
     async def _alarms(self, request: web.Request) -> web.Response:
         assert request.query["state"] == "all"

@@ -12,7 +12,7 @@ from simulator.tasks import corpus as corpus_module
 from simulator.tasks.corpus import write_corpus
 from simulator.tasks.sampling import Kind, Task, sample_task, split_of
 from simulator.tasks.sandbox import Sandbox, TestResult
-from simulator.tasks.taste import STYLES, Quality, Style, Taste, judge_fix, judge_write
+from simulator.tasks.taste import STYLES, SessionQuality, Style, Taste, judge_fix, judge_write
 from simulator.tasks.templates import TEMPLATES
 from simulator.tasks.tiny import CONVERSATIONS, SEED
 
@@ -104,8 +104,8 @@ def test_taste_counts_what_is_not_as_the_team_likes_it(style: Style) -> None:
 
 
 def test_good_takes_tests_and_taste() -> None:
-    assert not Quality(syntax_ok=True, tests_pass=False, mismatches=0).good
-    assert not Quality(syntax_ok=True, tests_pass=True, mismatches=1).good
+    assert not SessionQuality(syntax_ok=True, tests_pass=False, mismatches=0).good
+    assert not SessionQuality(syntax_ok=True, tests_pass=True, mismatches=1).good
     assert not judge_write("def f(xs: list) -> int:\n    return 1", False, HINTED_LINE).good
     assert not judge_write("def f(", True, HINTED_LINE).syntax_ok
     assert not judge_fix("x = 1", True, done=False).good

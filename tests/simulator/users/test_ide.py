@@ -14,7 +14,7 @@ from scripted_service import Message, ScriptedService, bungler, call, expert, sa
 from simulator.tasks.sampling import REPOS, Kind, sample_task
 from simulator.tasks.sandbox import Sandbox
 from simulator.tasks.taste import Taste
-from simulator.users.ide import CONTEXT_TOKENS, MAX_TOKENS, MAX_TURNS, Ide, RequestFailed, Session
+from simulator.users.ide import CONTEXT_TOKENS, MAX_TOKENS, MAX_TURNS, EditorSession, Ide, RequestFailed
 
 WHOLE, STREAMED, HANGS_UP = 0.99, 0.1, 0.0
 TASTE = Taste()
@@ -34,8 +34,8 @@ class Luck(random.Random):
 
 def work(
     service: ScriptedService, kind: Kind, luck: float = WHOLE, taste: Taste = TASTE, fails: bool = False
-) -> Session:
-    session = Session(sample_task(random.Random(11), kind))
+) -> EditorSession:
+    session = EditorSession(sample_task(random.Random(11), kind))
 
     async def run() -> None:
         sandbox = Sandbox()

@@ -6,23 +6,23 @@ from collections import Counter
 import pytest
 
 from simulator.tasks.sampling import Kind, sample_task
-from simulator.tasks.taste import Quality, Taste, wanted
-from simulator.users.ide import Ending, Session
+from simulator.tasks.taste import SessionQuality, Taste, wanted
+from simulator.users.ide import EditorSession, Ending
 from simulator.users.reports import MEAN_DELAY_S, SILENT_SHARE, Report, reports_of
 
 DRAWS = 8_000
-RIGHT = Quality(syntax_ok=True, tests_pass=True, mismatches=0)
-WRONG = Quality(syntax_ok=True, tests_pass=False, mismatches=0)
-ODD = Quality(syntax_ok=True, tests_pass=True, mismatches=1)
-ODDER = Quality(syntax_ok=True, tests_pass=True, mismatches=2)
+RIGHT = SessionQuality(syntax_ok=True, tests_pass=True, mismatches=0)
+WRONG = SessionQuality(syntax_ok=True, tests_pass=False, mismatches=0)
+ODD = SessionQuality(syntax_ok=True, tests_pass=True, mismatches=1)
+ODDER = SessionQuality(syntax_ok=True, tests_pass=True, mismatches=2)
 
 
-def finished(kind: Kind, ending: Ending, quality: Quality | None, code: str = "") -> Session:
+def finished(kind: Kind, ending: Ending, quality: SessionQuality | None, code: str = "") -> EditorSession:
     task = sample_task(random.Random(3), kind)
-    return Session(task, session_id="s", inference_ids=["i"], ending=ending, quality=quality, code=code)
+    return EditorSession(task, session_id="s", inference_ids=["i"], ending=ending, quality=quality, code=code)
 
 
-def draw(session: Session, seed: int = 0) -> list[list[Report]]:
+def draw(session: EditorSession, seed: int = 0) -> list[list[Report]]:
     rng = random.Random(seed)
     return [reports_of(session, Taste(), rng) for _ in range(DRAWS)]
 
@@ -42,7 +42,7 @@ def draw(session: Session, seed: int = 0) -> list[list[Report]]:
     ],
 )
 def test_users_report_what_they_saw_with_noise(
-    kind: Kind, ending: Ending, quality: Quality, shares: dict[str, float]
+    kind: Kind, ending: Ending, quality: SessionQuality, shares: dict[str, float]
 ) -> None:
     drawn = draw(finished(kind, ending, quality))
     spoken = [reports[0] for reports in drawn if reports]

@@ -32,14 +32,15 @@ from core.store.database.tables.events import (
     version_files,
 )
 from core.store.database.tables.parts import Name, metadata
-from core.store.database.tables.people import api_keys, audit, exclusions, spending
+from core.store.database.tables.people import TAKES_BACK, api_keys, audit, consents, exclusions, spending
 
-REVISION = "17"
+REVISION = "18"
 """The revision of the schema below: the newest of `migrations/`."""
 
 __all__ = [
     "IS_OPEN",
     "REVISION",
+    "TAKES_BACK",
     "UNTOLD",
     "WAITS",
     "Name",
@@ -49,6 +50,7 @@ __all__ = [
     "api_keys",
     "archived",
     "audit",
+    "consents",
     "dead_letters",
     "exclusions",
     "experiments",

@@ -14,7 +14,7 @@ from sqlalchemy import (
 
 from core.store.database.tables.parts import Name, metadata, of_policy
 
-# Builds that knew no revisions look here, and refuse a schema that is not theirs.
+# Its one row says that the tables are there; `alembic_version` says at which revision.
 meta = Table("meta", metadata, Column("key", Name, primary_key=True), Column("value", Name, nullable=False))
 
 # A consumer group's next offset, written in the same transaction as the effects of what came before it. The epoch grows
@@ -58,10 +58,10 @@ turns = Table(
     Column("transcript_digest", Name),
     Column("record", LargeBinary, nullable=False),
     of_policy(),
-    Column("client", Name),  # null: of before revision 8, or nobody noted it; so the protocol
+    Column("client", Name),  # null: nobody noted it; so the protocol
     Column("protocol", Name),
-    Column("arm", Name),  # that served it; null: of before revision 15
-    Column("key_id", Name),  # with which it was asked for; null: none, or of before revision 16
+    Column("arm", Name),  # that served it; null: nobody noted it
+    Column("key_id", Name),  # with which it was asked for; null: none, or nobody noted it
     Index("turns_by_time", "namespace", "inference_id"),  # an id begins with the time
     Index("turns_by_session", "namespace", "session_id", "turn_index"),
     Index("turns_by_key", "namespace", "key_id", "inference_id"),
@@ -101,7 +101,7 @@ rewards = Table(
     Column("sequence", BigInteger, nullable=False),  # order of emission
     Column("published", Boolean, nullable=False),  # false: still in the outbox
     Column("record", LargeBinary, nullable=False),
-    Column("partition", Integer),  # of onward.turns: whose scorer publishes it; null: of before revision 2, published
+    Column("partition", Integer),  # of onward.turns: whose scorer publishes it; null: nobody noted it, published
     Index("rewards_in_order", "sequence", unique=True),
     Index("rewards_by_time", "namespace", "sequence"),
 )
@@ -127,7 +127,7 @@ ledger_turns = Table(
     Column("value", Float),
     Column("decided_at", BigInteger),  # of the last reward
     Column("seen_offset", BigInteger, nullable=False),  # outcomes before it were known to the last reward
-    Column("facts", LargeBinary),  # what it shows by itself; null: of before revision 5
+    Column("facts", LargeBinary),  # what it shows by itself; null: nobody noted it
     Column("on_spans", Name),  # digest of what the last reward says of some tokens; null: nothing
     Index("ledger_due", "partition", "due_at"),
     Index("ledger_by_session", "namespace", "session_id"),

@@ -1,6 +1,6 @@
 """The tables of those who use the service, and of what they did."""
 
-from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, Table, Text
 
 from core.store.database.tables.parts import Name, metadata
 
@@ -50,5 +50,26 @@ spending = Table(
     Column("requests", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False),
     Column("stored_bytes", BigInteger, nullable=False),
+    Column("new_prompt_tokens", BigInteger),  # null: a build that did not count them had a part in the month
+    Column("output_tokens", BigInteger),
     Index("spending_by_namespace", "month", "namespace", "tokens"),
 )
+
+# What users and sessions consent to: see `core.operations.consents`.
+consents = Table(
+    "consents",
+    metadata,
+    Column("namespace", Name, primary_key=True),
+    Column("kind", Name, primary_key=True),
+    Column("name", Name, primary_key=True),  # a user's keyed hash, or the id of a session
+    Column("learn", Boolean, nullable=False),
+    Column("store", Boolean, nullable=False),
+    Column("learn_since", BigInteger),  # null: consent to learning was never withdrawn
+    Column("changed_at", BigInteger),
+    Column("changed_by", Name),
+    Column("takes_back", Boolean, nullable=False),  # the rewards of its turns are still to be taken back
+    Column("revision", BigInteger, nullable=False),  # grows with every change of any consent
+    Index("consents_by_revision", "revision", unique=True),
+)
+TAKES_BACK = consents.c.takes_back.is_(True)
+Index("consents_to_take_back", consents.c.revision, postgresql_where=TAKES_BACK, sqlite_where=TAKES_BACK)

@@ -12,7 +12,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, C
 
 from core.errors import ConfigError
 from core.model.files import LOCAL, check_weights, refuse_unfit
-from serving.engines.local.attention import NAME, Plan, SlotCache, slot_attention
+from serving.engines.local.attention import NAME, AttentionPlan, SlotCache, slot_attention
 
 
 def load_given(directory: Path, device: str, dtype: torch.dtype) -> Any:
@@ -51,7 +51,7 @@ class SlotsOfModules(Cache):
     They hand their new keys and values to `update`, and get the layer's whole tensors back for `slot_attention`, which
     knows from the plan what to read."""
 
-    def __init__(self, cache: SlotCache, plan: Plan) -> None:
+    def __init__(self, cache: SlotCache, plan: AttentionPlan) -> None:
         super().__init__(layers=[])
         self._cache, self._plan = cache, plan
 
@@ -67,7 +67,7 @@ class SlotsOfModules(Cache):
 
 
 @torch.inference_mode()
-def compute(model: Any, tokens_N: Tensor, plan: Plan, cache: SlotCache, keep: Tensor | None) -> Tensor:
+def compute(model: Any, tokens_N: Tensor, plan: AttentionPlan, cache: SlotCache, keep: Tensor | None) -> Tensor:
     """Return logits [R, V] of the packed tokens that `keep` [R] names, or of all."""
     output = model(
         input_ids=tokens_N[None],

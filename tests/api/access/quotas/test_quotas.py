@@ -11,6 +11,7 @@ import httpx
 import pytest
 from api_harness import MODEL, Service, serve, serve_replicas, wait_for
 from ready_stores import open_ready
+from sqlalchemy import text
 from stores import KINDS, database
 
 from api.access.quotas.months import Months
@@ -19,8 +20,8 @@ from core.clock import ManualClock
 from core.errors import StoreUnavailable
 from core.events import Topic
 from core.operations.quotas import Account, Use, month_of, seconds_left_in_minute, seconds_left_in_month
-from core.ports import Window
-from core.settings import Quota, QuotaSettings
+from core.ports import CountWindow
+from core.settings import PriceSettings, Quota, QuotaSettings
 from core.telemetry import QUOTA_REFUSED, QUOTA_USED
 
 KEYS: Any = (
@@ -63,7 +64,7 @@ def spent(service: Service, account: Account = ACME, month: str = "2026-11") -> 
 
 def spent_this_minute(service: Service) -> int:
     """Return the tokens that the live state has for this minute; to add nothing is to look."""
-    window = Window(name=f"{service.services.clock.now():%Y%m%d%H%M}:tokens:{ACME.path}", add=0)
+    window = CountWindow(name=f"{service.services.clock.now():%Y%m%d%H%M}:tokens:{ACME.path}", add=0)
     return asyncio.run(service.live_state.spend([window], 120.0))[0]
 
 
@@ -198,6 +199,38 @@ def test_what_was_refused_is_shown_and_counted(tmp_path: Path) -> None:
         assert rows["user"]["name"] != "ada"
         assert service.get("/v1/quotas", **bearer("key-of-others")).json()["data"] == []
         wait_for(lambda: QUOTA_USED.labels("namespace", "acme", "tokens")._value.get() == used)
+
+
+def test_with_prices_a_namespaces_month_has_a_cost(tmp_path: Path) -> None:
+    """A prompt that goes on from the turn before costs what it adds to that; without prices no cost is claimed."""
+    prices = PriceSettings(prompt=2.0, output=10.0)
+    told = [{"role": "user", "content": "hi"}]
+    mine = bearer("key-of-acme")
+    with serving(tmp_path, QuotaSettings(), prices=prices) as service:
+        assert service.get("/v1/quotas", **mine).json()["data"][0]["cost"] == 0.0
+        first = service.chat("hi", headers=mine).json()
+        told += [first["choices"][0]["message"], {"role": "user", "content": "and now?"}]
+        second = service.post("/v1/chat/completions", {"model": MODEL, "messages": told}, **mine).json()
+        used = [answer["usage"] for answer in (first, second)]
+        output = sum(each["completion_tokens"] for each in used)
+        new = used[1]["prompt_tokens"] - used[0]["completion_tokens"]  # the first prompt stands in the second
+        wait_for(lambda: spent(service).output_tokens == output)
+        shown = service.get("/v1/quotas", **mine).json()
+        assert shown["prices"] == {"prompt": 2.0, "output": 10.0}
+        (row,) = shown["data"]
+        assert (row["kind"], row["used"]["new_prompt_tokens"], row["used"]["requests"]) == ("namespace", new, 2)
+        assert row["cost"] == pytest.approx((2.0 * new + 10.0 * output) / 1e6)
+        assert (row["cost_unknown"], set(row["left"].values())) == (None, {None})
+        with service.store.begin() as connection:  # as a build that did not count them left the month
+            connection.execute(text("UPDATE spending SET new_prompt_tokens = NULL, output_tokens = NULL"))
+        chat(service)
+        wait_for(lambda: spent(service).requests == 3)
+        (row,) = service.get("/v1/quotas", **mine).json()["data"]
+        assert (row["cost"], row["cost_unknown"]) == (None, "not_counted")
+        assert service.get("/v1/quotas", **bearer("key-of-others")).json()["data"][0]["used"]["requests"] == 0
+    with serving(tmp_path, of_namespace(requests_per_month=9)) as service:
+        shown = service.get("/v1/quotas", **mine).json()
+        assert (shown["prices"], shown["data"][0]["cost"], shown["data"][0]["cost_unknown"]) == (None, None, "no_price")
 
 
 def test_without_quotas_nothing_is_counted(tmp_path: Path) -> None:

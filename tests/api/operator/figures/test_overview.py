@@ -1,5 +1,6 @@
 """`/v1/overview` and the console's first page: how the service stands, and what to do next."""
 
+import ast
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,10 +14,19 @@ from console_world import put_rewarded, reward, some_good, turn
 from made_events import opening
 from playwright.sync_api import expect
 
-from api.operator.figures.next_steps import STUCK_S, STUCK_TURNS, Facts, Loudest, Order, next_steps, state_of
+from api.operator.figures.next_steps import (
+    STUCK_S,
+    STUCK_TURNS,
+    Loudest,
+    StepFacts,
+    SuggestedOrder,
+    next_steps,
+    state_of,
+)
 from core.clock import ManualClock
 from core.events import Release
 from core.ids import InferenceId, UserHash, base_ref
+from core.operations import alarms as operations
 from core.operations.alarm_advice import ADVICE
 from core.operations.alarms import NO_MONITORS, StoredAlarm
 from core.operations.fleet import Switches
@@ -30,7 +40,7 @@ FALL = {"recent": 0.5, "reference": 0.75, "best_version": 40.0}
 WORSE = {"verdict": "worse", "difference": -0.25, "turns": 300, "best": {"version": base_ref(40)}}
 
 
-def facts(verdict: str = "better", lately: Any = None, **known: Any) -> Facts:
+def facts(verdict: str = "better", lately: Any = None, **known: Any) -> StepFacts:
     improvement = {"verdict": verdict, "first": base_ref(1), "difference": 0.25 if verdict == "better" else -0.25}
     usual: dict[str, Any] = {
         "components": {"learner": "ok"}, "alarms": (), "is_held": False, "loudest": {}, "user_share": 0.05,
@@ -38,7 +48,7 @@ def facts(verdict: str = "better", lately: Any = None, **known: Any) -> Facts:
         "held": (), "live_since": NOW, "usual_s": None,
         "rewarded_since": 0, "newest_reward": NOW, "requests": 100, "errors": 0,
     }  # fmt: skip
-    return Facts(improvement={**improvement, "lately": lately or {"verdict": "no difference"}}, **usual | known)
+    return StepFacts(improvement={**improvement, "lately": lately or {"verdict": "no difference"}}, **usual | known)
 
 
 def alarm(monitor: str = "no_edits", **fields: Any) -> StoredAlarm:
@@ -50,19 +60,22 @@ HOLDING = alarm(severity="critical", holds=("release",))
 SAID = {"rollback": "o back to version", "pin": "reeze releases", "unpin": "npin it", "unhold": "et it go on"}
 """What a step says of an order, by its kind."""
 LATE = NOW + timedelta(seconds=STUCK_S)
-STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
+STATES: dict[str, tuple[StepFacts, str, str, tuple[SuggestedOrder, ...]]] = {
     "all is well": (facts(), "better", "Rewards are 0.25 above those of version 1.", ()),
     "nothing has happened": (facts("first"), "first", "The first version serves, as it was given.", ()),
     "it is early": (facts("too early"), "too early", "It is too early to say whether it has become", ()),
     "nothing changes": (facts("no difference"), "no difference", "No difference from the first version is shown", ()),
     "it falls": (
         facts(lately=WORSE), "worse", "The newest 300 turns are rewarded 0.25 less than the best before them, when"
-        " mostly version 40 answered.", (Order("rollback", 40), Order("pin", 44)),
+        " mostly version 40 answered.", (SuggestedOrder("rollback", 40), SuggestedOrder("pin", 44)),
     ),
-    "it falls and is frozen": (facts(lately=WORSE, pinned=44), "worse", "The newest", (Order("rollback", 40),)),
-    "the best serves, and falls": (facts(lately=WORSE, live=40), "worse", "The newest", (Order("pin", 40),)),
+    "it falls and is frozen": (
+        facts(lately=WORSE, pinned=44), "worse", "The newest", (SuggestedOrder("rollback", 40),)
+    ),
+    "the best serves, and falls": (facts(lately=WORSE, live=40), "worse", "The newest", (SuggestedOrder("pin", 40),)),
     "it is worse than at first": (
-        facts("worse"), "worse", "Rewards are 0.25 below those of version 1,", (Order("rollback", 1), Order("pin", 44))
+        facts("worse"), "worse", "Rewards are 0.25 below those of version 1,",
+        (SuggestedOrder("rollback", 1), SuggestedOrder("pin", 44)),
     ),
     "a stage is down": (facts(components={"learner": "down: x"}), "down", "learner: down: x.", ()),
     "stages start": (
@@ -73,14 +86,14 @@ STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
     "a monitor sees a fall": (
         facts(alarms=[alarm("worse_than_best", severity="warning", figures=FALL)]), "worse",
         "Alarm, workload chat: the same users' turns are rewarded 0.25 less than the best before them, when mostly"
-        " version 40 answered.", (Order("rollback", 40), Order("pin", 44)),
+        " version 40 answered.", (SuggestedOrder("rollback", 40), SuggestedOrder("pin", 44)),
     ),
     "an alarm holds": (facts(alarms=[HOLDING], is_held=True), "held", "Alarm no edits, chat: It asks. It holds", ()),
     "one user floods": (
         facts(alarms=[alarm("feedback_rate", severity="warning")], loudest={"a": Loudest("user", "ab12", 0.43)}),
         "attacked", "Somebody attacks, in workload chat: One user sends most of the feedback. Most has user ab12: 43%"
         " of the reward there.",
-        (Order("pin", 44),),
+        (SuggestedOrder("pin", 44),),
     ),
     "it is attacked, and falls": (
         facts(lately=WORSE, pinned=44, alarms=[alarm("reward_mass", severity="warning")]), "attacked",
@@ -97,9 +110,11 @@ STATES: dict[str, tuple[Facts, str, str, tuple[Order, ...]]] = {
     ),
     "releases are frozen": (
         facts(pinned=44, rewarded_since=STUCK_TURNS, newest_reward=LATE), "frozen", "Releases are frozen: version 44",
-        (Order("unpin", 44),),
+        (SuggestedOrder("unpin", 44),),
     ),
-    "a version is held": (facts(held=(45,)), "held", "Version 45 is held by an order.", (Order("unhold", 45),)),
+    "a version is held": (
+        facts(held=(45,)), "held", "Version 45 is held by an order.", (SuggestedOrder("unhold", 45),)
+    ),
 }  # fmt: skip
 
 
@@ -140,7 +155,7 @@ def test_no_order_stands_twice_and_a_fall_is_told_once(
     fallen = [step for step in steps if step.state == "worse"]
     assert len(fallen) == (verdict == "worse") + bool(lately or best)
     calls = bool(fallen or state)
-    assert (Order("pin", 44) in orders) == (calls and pinned is None)
+    assert (SuggestedOrder("pin", 44) in orders) == (calls and pinned is None)
     if lately and best:
         assert "version 40 answered. An alarm says so, too, of workload chat: by 0.25" in fallen[0].what
         assert fallen[0].severity == "critical"
@@ -174,8 +189,22 @@ def test_an_attack_is_one_until_its_alarm_is_closed_and_what_bounds_it_is_said()
     assert [step.state for step in next_steps(facts(alarms=[closed]))] == ["better"]
 
 
+def opened_as() -> set[str]:
+    """Return how the product's code names the alarms that it opens."""
+    trees = (
+        ast.parse(path.read_text())
+        for folder in ("api", "core", "ingest", "learner", "onward", "scoring", "serving")
+        for path in (DOCS.parent / folder).rglob("*.py")
+    )
+    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
+    opened = (call for call in calls if ast.unparse(call.func).split(".")[-1] == "Opening")
+    return {ast.unparse(each.value) for call in opened for each in call.keywords if each.arg == "monitor"}
+
+
 def test_every_alarm_has_its_advice_which_the_documentation_gives_too() -> None:
     assert set(ADVICE) == {monitor.name for monitor in MONITORS} | NO_MONITORS
+    others = opened_as() - {"monitor.name", "'test'"}  # of the monitors' stage, and of `onward alerts test`
+    assert {getattr(operations, name, name) for name in others} == NO_MONITORS, "whoever else opens one is known there"
     text = (DOCS / "monitors.md").read_text()
     parts = [part for block in text.split("\n\n") for part in (block.splitlines() if block[0] == "|" else [block])]
     told = [(name, " ".join(part.split())) for part in parts for name in re.findall(r'<a id="(\w+)"></a>', part)]

@@ -19,7 +19,7 @@ from core.ids import Namespace, base_ref
 from core.reward_spec import RewardSpec
 from core.settings import MonitorSettings, ScoringSettings
 from scoring.stage import Scorer
-from scoring.watching import Watcher
+from scoring.watching import MonitorStage
 
 __all__ = ["chromium", "open_page", "world"]  # fixtures
 
@@ -35,7 +35,7 @@ class Traffic:
     service: Service
     clock: ManualClock
     scorer: Scorer
-    watcher: Watcher
+    watcher: MonitorStage
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     asked: int = 0
 
@@ -79,7 +79,7 @@ def traffic(tmp_path: Path) -> Iterator[Traffic]:
             for _ in range(4):
                 work.policies.put(policy(work.policies.allocate(START).version, START))
         scorer = Scorer(log, store, SPEC, ScoringSettings(tick_s=1e-6), clock)
-        watcher = Watcher(log, store, SPEC, MonitorSettings(every_s=1e-6, maturity_s=0), clock)
+        watcher = MonitorStage(log, store, SPEC, MonitorSettings(every_s=1e-6, maturity_s=0), clock)
         try:
             yield Traffic(service, clock, scorer, watcher)
         finally:

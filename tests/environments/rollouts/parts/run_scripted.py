@@ -7,9 +7,11 @@ from pathlib import Path
 from rollouts_world import Scripted, Watched, means, plan_of, task
 
 from environments.harness.harness import Endpoint
+from environments.provenance import made_by
 from environments.rollouts.episode import Episode
 from environments.rollouts.journal import Journal
 from environments.rollouts.plan import TaskSet
+from environments.rollouts.reporting.page import Page
 from environments.rollouts.run import here, run_rollouts
 
 TASKS = TaskSet("own", (task("good"), task("bad", "echo 2 >answer"), task("slow", "sleep 0.3; echo 1 >answer")))
@@ -25,8 +27,9 @@ async def main(url: str, folder: Path, tries: int) -> None:
     journal = Journal(folder / "journal.db")
     endpoint = Endpoint(url, model="onward-tiny")
     plan = plan_of(TASKS, endpoint=endpoint, tries=tries)
+    page = Page(folder / "report.html", made_by("run_scripted"))
     async with means(folder / "sandboxes", harness=Scripted(asks=True)) as ready:
-        await run_rollouts(plan, journal, here(plan, ready), _Told(), folder / "report.html", asyncio.Event())
+        await run_rollouts(plan, journal, here(plan, ready), _Told(), page, asyncio.Event())
     journal.close()
 
 

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 from core.events import Sampling
 from core.settings import ServingSettings
 from serving.engines.local import sampler
-from serving.engines.local.attention import Plan, Row, SlotCache
+from serving.engines.local.attention import AttentionPlan, Row, SlotCache
 from serving.engines.local.model import Decoder, load_decoder, slot_cache
 from serving.engines.local.native import library
 
@@ -54,7 +54,7 @@ def steps_of(seed: int) -> list[list[Row]]:
 def call_by_call(decoder: Decoder, cache: SlotCache, rows: list[Row], tokens: list[int], *, every: bool) -> Tensor:
     lean = decoder._lean
     assert lean is not None
-    plan = Plan(rows, cache.slot_tokens, torch.device("cpu"), torch.float32)
+    plan = AttentionPlan(rows, cache.slot_tokens, torch.device("cpu"), torch.float32)
     with torch.inference_mode():
         return lean(torch.tensor(tokens), plan, cache, None if every else plan.last_R)
 

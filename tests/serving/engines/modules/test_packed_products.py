@@ -14,7 +14,7 @@ from core.settings import ServingSettings
 from serving.engines.local.attention import Row
 from serving.engines.local.model import Decoder, load_decoder, slot_cache
 from serving.engines.local.modules.products import Packed, Plain
-from serving.engines.local.versions import LowRank, build_version
+from serving.engines.local.versions import PublishedLowRank, build_version
 from serving.weights.published import BlobWeights
 
 LARGE = SMALL | {"hidden_size": 512, "intermediate_size": 512, "vocab_size": 640}
@@ -90,7 +90,7 @@ def test_an_adapter_beside_is_the_sum_of_the_matrices(given: Path, tmp_path: Pat
         if name.endswith(TARGETS):
             outputs, inputs = module.weight.shape
             a, b = torch.randn(4, inputs, generator=draw), torch.randn(outputs, 4, generator=draw)
-            changes[f"{name}.weight"] = LowRank(a * 0.05, b * 0.05)
+            changes[f"{name}.weight"] = PublishedLowRank(a * 0.05, b * 0.05)
 
     def merge(model: torch.nn.Module) -> None:
         for name, change in changes.items():

@@ -11,7 +11,7 @@ from bench.releases.crowd_trials import WORSE, Case, is_taken_back
 from core.ids import UserHash
 from core.settings import CanarySettings
 from core.statistics.clustered import contrast, sums
-from serving.releases.canaries.crowd import Crowd, crowd_of
+from serving.releases.canaries.crowd import CanaryCrowd, crowd_of
 from serving.releases.canaries.evidence import ArmStatistics
 from serving.releases.canaries.traffic import StoreTraffic
 from serving.releases.canaries.verdict import judge_few
@@ -55,17 +55,17 @@ def test_one_user_of_many_turns_takes_nothing_back() -> None:
 @pytest.mark.parametrize(
     ("users", "turns", "crowd"),
     [
-        (0, 0, Crowd(0.2, 3600.0)),
-        (20, 90, Crowd(0.2, 3600.0)),
-        (20, 100, Crowd(0.5, 3600.0)),
-        (50, 4000, Crowd(0.4, 3600.0)),
-        (200, 4000, Crowd(0.2, 3600.0)),
-        (300, 4000, Crowd(0.2, None)),
+        (0, 0, CanaryCrowd(0.2, 3600.0)),
+        (20, 90, CanaryCrowd(0.2, 3600.0)),
+        (20, 100, CanaryCrowd(0.5, 3600.0)),
+        (50, 4000, CanaryCrowd(0.4, 3600.0)),
+        (200, 4000, CanaryCrowd(0.2, 3600.0)),
+        (300, 4000, CanaryCrowd(0.2, None)),
     ],
 )
-def test_the_fewer_they_are_the_more_of_them_try(users: int, turns: int, crowd: Crowd) -> None:
+def test_the_fewer_they_are_the_more_of_them_try(users: int, turns: int, crowd: CanaryCrowd) -> None:
     assert crowd_of(users, turns, SETTINGS) == crowd
-    assert crowd_of(users, turns, CanarySettings(switch_s=0)) == Crowd(0.2, None)
+    assert crowd_of(users, turns, CanarySettings(switch_s=0)) == CanaryCrowd(0.2, None)
 
 
 def test_twelve_users_who_were_served_by_both_take_a_worse_version_back(

@@ -14,7 +14,7 @@ from core.ids import base_ref
 from core.operations.fleet import Experiment
 from core.settings import CanarySettings
 from serving.releases.canaries.evidence import ArmStatistics
-from serving.releases.canaries.ratchet import LIKELY_STEP, MOST_STEPS, Step, behind, steps_to
+from serving.releases.canaries.ratchet import LIKELY_STEP, MOST_STEPS, PromotionStep, behind, steps_to
 from serving.releases.canaries.verdict import judge
 
 MakeWorld = Callable[..., ReleaseWorld]
@@ -45,14 +45,14 @@ def promoted(canary: int, control: int, difference: float = -0.1, **fields: Any)
     return Experiment(**(usual | fields))
 
 
-def step(before: int, difference: float, error: float) -> Step:
-    return Step(base_ref(before), difference, error**2)
+def step(before: int, difference: float, error: float) -> PromotionStep:
+    return PromotionStep(base_ref(before), difference, error**2)
 
 
 def test_steps_lead_back_to_what_nobody_measured() -> None:
     ended = [promoted(7, 5, -0.2), promoted(6, 5, verdict="rollback"), promoted(5, 3), promoted(2, 1)]
     assert [found.before.version for found in steps_to(base_ref(7), ended)] == [5, 3]
-    assert steps_to(base_ref(7), ended)[0] == Step.measured(base_ref(5), -0.2, 0.1)
+    assert steps_to(base_ref(7), ended)[0] == PromotionStep.measured(base_ref(5), -0.2, 0.1)
     assert steps_to(base_ref(6), ended) == (), "it was taken back"
     assert steps_to(base_ref(7), [promoted(7, 5, figures={}), promoted(5, 3)]) == (), "an operator promoted it"
     assert steps_to(base_ref(1), ended) == ()
@@ -76,12 +76,12 @@ def test_the_sum_of_steps_tells_what_none_of_them_does() -> None:
 
 
 def test_what_is_hardly_known_is_taken_for_little() -> None:
-    found = Step.measured(base_ref(1), -0.2, LIKELY_STEP)
+    found = PromotionStep.measured(base_ref(1), -0.2, LIKELY_STEP)
     assert (found.difference, found.squared_error) == (pytest.approx(-0.1), pytest.approx(LIKELY_STEP**2 / 2))
-    lucky, known = Step.measured(base_ref(1), 0.5, 0.15), Step.measured(base_ref(1), -0.05, 0.001)
+    lucky, known = PromotionStep.measured(base_ref(1), 0.5, 0.15), PromotionStep.measured(base_ref(1), -0.05, 0.001)
     assert lucky.difference < 0.1
     assert known.difference == pytest.approx(-0.05, abs=1e-4)
-    assert Step.measured(base_ref(1), 0.0, math.inf) == Step(base_ref(1), 0.0, LIKELY_STEP**2)
+    assert PromotionStep.measured(base_ref(1), 0.0, math.inf) == PromotionStep(base_ref(1), 0.0, LIKELY_STEP**2)
 
 
 def test_the_best_so_far_is_what_counts_and_not_the_first() -> None:
