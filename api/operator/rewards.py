@@ -100,7 +100,7 @@ class RewardFeed:
         if (full := self._full.get(place)) is not None:
             return full
         reading = self._reading.get(place)
-        if reading is None:
+        if reading is None or reading.done():  # what is over is kept by whoever has its error in hand
             look = read(self._services, lambda view: _page(view.rewards.after(namespace, after, _PAGE)))
             reading = self._reading[place] = asyncio.get_running_loop().create_task(look)
         page = await asyncio.shield(reading)

@@ -108,7 +108,15 @@ def of_replay(world: World) -> Any:
 
 def of_compare(world: World) -> Any:
     same = dict.fromkeys(("from", "to", "missing", "spec", "holdout", "rewards_digest", "weights_digest", "rewards"), 0)
-    report = {**same, "learner": {}, "updates": [], "strata": {}, "held_out": None, "provenance": {"commit": "a"}}
+    report = {
+        **same,
+        "learner": {},
+        "updates": [],
+        "strata": {},
+        "where": {},
+        "held_out": None,
+        "provenance": {"commit": "a"},
+    }
     (world.folder / "report.json").write_text(json.dumps(report))
     told = world.run("compare", world.folder, world.folder, "--json")
     assert told["provenance"]["replays"] == [{"commit": "a"}] * 2

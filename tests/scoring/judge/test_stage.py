@@ -76,9 +76,9 @@ def test_only_a_small_batch_is_waited_after(
     monkeypatch.setattr("scoring.stage.time.sleep", slept.append)
     scorer = stage.Scorer(world.log, world.store, lab.SPEC, ScoringSettings(tick_s=60), world.clock)
     world.scorers.append(scorer)
-    world.append(*(events.turn(f"s{number}", number) for number in range(300)))
-    assert step(scorer, 0.01) == 300
-    world.append(events.turn("t", 300))
+    world.append(*(events.turn(f"s{number}", number) for number in range(192)))
+    assert [step(scorer, 0.01) for _ in range(2)] == [64, 128], "more at once while it is quick"
+    world.append(events.turn("t", 192))
     assert step(scorer, 0.01) == 1
     assert slept == [], "there may be more where so many came from"
     assert step(scorer, 0.01) == 0

@@ -240,7 +240,7 @@ _MEASURE = r"""
 import json, re, sys
 from pathlib import Path
 from serving.weights.deltas import checkpoint
-from serving.weights.deltas.checkpoint import Files
+from serving.weights.deltas.checkpoint import OpenFiles
 from serving.weights.deltas.delta import DeltaStep, Encoded, apply, encode
 from serving.weights.deltas.finite import check_finite
 from serving.weights.sample import promised_share
