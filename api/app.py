@@ -43,6 +43,7 @@ from api.operator.accounts.consents import consent_router
 from api.operator.accounts.keys import keys_router
 from api.operator.accounts.quotas import quotas_router
 from api.operator.alarms import alarms_router
+from api.operator.exclusions.routes import exclusions_router
 from api.operator.figures.clients import clients_router
 from api.operator.figures.curves import curves_router
 from api.operator.figures.frontier import frontier_router
@@ -105,6 +106,7 @@ _ROUTERS = (
     clients_router,
     policies_router,
     rollback_router,
+    exclusions_router,
     fleet_router,
     rewards_router,
     alarms_router,

@@ -13,6 +13,7 @@ from api.feedback.reports.otlp.endpoint import LOGS, TRACES
 from api.operator.accounts.consents import ConsentBody
 from api.operator.accounts.keys import KeyBody, RevokeBody, RotateBody
 from api.operator.alarms import AckBody, UnackBody
+from api.operator.exclusions.routes import ExcludeBody, WishBody
 from api.operator.policies import OrderBody
 from api.operator.suites.drafts import AcceptBody, RejectBody, UndoBody
 from api.protocols.anthropic.answers import MessageAnswer, TokenCount
@@ -37,7 +38,8 @@ _GENERATING: dict[str, tuple[str, type, type, type]] = {
     "/tabby/v1/completions": ("tabby_completions", TabbyBody, TabbyCompletion, TabbyCompletion),
 }
 """Of each route: its name, and the structs of its body, of its answer, and of the parts of a streamed one."""
-_OF_OPERATORS = (OrderBody, AckBody, UnackBody, KeyBody, RotateBody, RevokeBody, AcceptBody, RejectBody, UndoBody)
+_OF_DRAFTS = (AcceptBody, RejectBody, UndoBody)
+_OF_OPERATORS = (OrderBody, WishBody, ExcludeBody, AckBody, UnackBody, KeyBody, RotateBody, RevokeBody, *_OF_DRAFTS)
 _OF_USERS = (FeedbackBody, FeedbackBatch, ConsentBody)
 _OTHERS = (CountBody, TokenCount, OutcomeList, ContinueData, TabbyEvent, *_OF_USERS, *_OF_OPERATORS)
 _FOREIGN = (*(body for _, body, _, _ in _GENERATING.values()), CountBody, ContinueData, TabbyEvent)

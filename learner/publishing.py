@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from core.errors import ConfigError, WeightsError
-from core.events import PolicyVersion, Topic
+from core.events import GateVerdict, PolicyVersion, Topic
 from core.ids import PolicyName, PolicyRef
 from core.model.beside import memory_path
 from core.model.probes import get_probe, put_probe
@@ -26,6 +26,7 @@ from learner.reliving import Reliving, Unlike
 from learner.versions import manifest
 from learner.versions.journal import Entry
 from learner.versions.manifest import Manifest, settings_of
+from learner.versions.relearning import Relearning
 from learner.versions.version_files import digest_of, room_for_files, write_files
 
 _STANDS: Final = timedelta(seconds=60)  # until what was made again serves: engines load it, one after the other
@@ -36,16 +37,23 @@ class Publisher:
     """Publishes what the group's weights are."""
 
     def __init__(
-        self, group: RankGroup, store: Store, log: EventLog, weights: Weights, blobs: Blobs, directory: Path
+        self,
+        group: RankGroup,
+        store: Store,
+        log: EventLog,
+        weights: Weights,
+        blobs: Blobs,
+        directory: Path,
+        relearning: Relearning,
     ) -> None:
-        self._group, self._directory = group, directory
+        self._group, self._directory, self._relearning = group, directory, relearning
         self._store, self._log, self._weights, self._blobs = store, log, weights, blobs
 
     def publish(self, entry: Entry) -> PolicyVersion:
         """Publish weights, memory, probe and manifest, then the row, then the event; return the version as published.
 
         So a reader of the version finds all of it. After a crash the weights are the same, and so is a probe made
-        again."""
+        again. What learned from turns that were excluded meanwhile is published as refused: no user gets it."""
         draft, path = entry.policy, manifest.path_of(entry.version)
         ref = self._put(entry.manifest, entry.lineage[0])
         self._blobs.put(path, manifest.encode(entry.manifest))
@@ -56,9 +64,23 @@ class Publisher:
             manifest=path,
             metrics=draft.metrics | {WEIGHTS_BYTES: float(ref.size)},
         )
-        with self._store.work() as work:
-            work.policies.put(policy)
+        while (put := self._put_row(policy, entry.manifest)) is None:
+            pass  # something more was excluded
+        policy = put
         self._log.append_blocking(Topic.POLICIES, [policy])
+        return policy
+
+    def _put_row(self, policy: PolicyVersion, made: Manifest) -> PolicyVersion | None:
+        """Put the row, and return the version with its verdict; None where something more is excluded by now.
+
+        Who excludes holds the history of releases, as does this: so each sees what the other has written."""
+        if (why := self._relearning.misled(made.rewards)) is not None:
+            policy = msgspec.structs.replace(policy, verdict=GateVerdict(action="refuse", why=why, proposed=False))
+        with self._store.work() as work:
+            work.releases.lock()
+            if self._relearning.is_overtaken(work):
+                return None
+            work.policies.put(policy)
         return policy
 
     def publish_again(self, policy: PolicyVersion, made: Manifest, first: PolicyRef) -> None:

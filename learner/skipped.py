@@ -1,5 +1,6 @@
 """Skipped updates: the whole batch is written to a file for whoever looks for the cause, and an alarm is raised."""
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,13 @@ from learner.sequences.scored import ScoredTurn
 from learner.updates.update import NonFiniteLoss
 
 MEANING = "an update was skipped, its loss or gradient being no number: its turns lie in the learner's directory"
+logger = logging.getLogger(__name__)
+
+
+def skip(directory: Path, store: Store, batch: Sequence[ScoredTurn], error: NonFiniteLoss, now: datetime) -> None:
+    """Keep the batch in a file of `directory`, say where, and raise an alarm."""
+    logger.error("%s; its %d turns are in %s", error, len(batch), keep(directory, batch, error))
+    raise_alarm(store, batch, error, now)
 
 
 def keep(directory: Path, batch: Sequence[ScoredTurn], error: NonFiniteLoss) -> Path:

@@ -39,6 +39,7 @@ from learner.versions.checkpoint import Checkpoints
 from learner.versions.journal import Entry, Journal
 from learner.versions.lineage import Lineage
 from learner.versions.provenance import ancestry, applied_on
+from learner.versions.relearning import Relearning
 
 _TURN_WAIT_S = 60.0  # the writer is behind by seconds at most
 logger = logging.getLogger(__name__)
@@ -71,16 +72,13 @@ class Learner(Stage):
         super().__init__()
         self._eval_suites = SuiteAdmission(kept_out, model)
         self._log, self._store, self._weights, self._blobs = log, store, weights, blobs
-        self._settings, self._clock = settings, clock
-        self._masks = masks_of(model)
-        self._directory = directory
-        self._record_attempts = record_attempts
+        self._settings, self._clock, self._masks = settings, clock, masks_of(model)
+        self._directory, self._record_attempts = directory, record_attempts
         self._culprits = Culprits("learner", log, store, clock, record_attempts)
         self._journal = Journal(directory)
         self._backlog = Backlog.of(settings)
-        self._lineage = Lineage()
-        self._pace = Pace()
-        self._traces = VersionTraces(clock)
+        self._relearning = Relearning(store, blobs, self._backlog, self._drop)
+        self._lineage, self._pace, self._traces = Lineage(), Pace(), VersionTraces(clock)
         self._drops: dict[str, list[InferenceId]] = {}
         self.left_out = Counter[str]()
         """Turns that left the backlog without any update since this learner began, by reason."""
@@ -97,7 +95,7 @@ class Learner(Stage):
             self._reliving = Reliving(lambda: self._rank_group, store, weights, blobs)
             checkpoints = Checkpoints(directory)
             self._past = Past(group, self._reliving, checkpoints, directory)
-            self._publisher = Publisher(group, store, log, weights, blobs, directory)
+            self._publisher = Publisher(group, store, log, weights, blobs, directory, self._relearning)
             self._remaking = Remaking(self._past, self._reliving, self._publisher, store, clock)
             self._checkpointing = Checkpointing(checkpoints, group, self._lineage, settings.checkpoints)
             masks = RationedMasks(self._masks, clock.monotonic)
@@ -114,7 +112,7 @@ class Learner(Stage):
             self._offsets[record.source] = record.offset + 1
             match record.event:
                 case Reward() as reward:
-                    self._admit(reward)
+                    self._relearning.admit(reward, self._settings.batch.backlog_turns)
                 case Release() as release:
                     self._lineage.follow(release)
                     self._traces.follow(release)
@@ -174,17 +172,17 @@ class Learner(Stage):
     # ------------------------------------------------------------------------------------------ admission
 
     def _can_train(self) -> bool:
-        ready = self._backlog.is_ready(self._settings.batch, self._clock.now())
-        return ready and not self._lacking and self._lineage.may_train(self._settings.checkpoints.max_lead)
+        may_train = self._lineage.may_train(self._settings.checkpoints.max_lead)
+        return may_train and not self._lacking and self._is_ready()
 
-    def _admit(self, reward: Reward) -> None:
-        if self._backlog.add(reward):
-            for passed_over, why in self._backlog.trim(self._settings.batch.backlog_turns):
-                self._drop(passed_over.inference_id, why)
+    def _is_ready(self) -> bool:
+        now = self._clock.now()
+        self._relearning.feed(self._settings.batch, now)
+        return self._backlog.is_ready(self._settings.batch, now)
 
     def _due_batch(self) -> list[ScoredTurn]:
         """Return a batch; [] when none is due, or while the store still lacks the turns."""
-        while self._backlog.is_ready(self._settings.batch, self._clock.now()):
+        while self._is_ready():
             self._eval_suites.look_again()
             chosen = self._backlog.choose(self._settings.batch, self._clock.now())
             found: dict[InferenceId, Completion] = {}
@@ -225,7 +223,8 @@ class Learner(Stage):
         scored = self._backlog.scored(reward, turn)
         is_void = reward.void and not scored.is_correction  # else what it taught is taken back
         bounds = self._bounds.of_a_correction() if scored.is_correction else self._bounds
-        why = "void" if is_void else refusal(turn, reward, bounds) or self._eval_suites.refusal(scored)
+        why = "void" if is_void else refusal(turn, reward, bounds)
+        why = why or self._relearning.refusal(scored) or self._eval_suites.refusal(scored)
         if why is None:
             try_to_pack(scored, self._masks)
         else:
@@ -242,9 +241,7 @@ class Learner(Stage):
         self._backlog.remove([scored.reward for scored in batch])
         for scored in batch:
             self._drop(scored.inference_id, NOT_FINITE)
-        place = skipped.keep(self._directory / "skipped", batch, error)
-        logger.error("%s; its %d turns are in %s", error, len(batch), place)
-        skipped.raise_alarm(self._store, batch, error, self._clock.now())
+        skipped.skip(self._directory / "skipped", self._store, batch, error, self._clock.now())
         self._is_alarmed = True
 
     def _drop(self, inference_id: InferenceId, why: str) -> None:
@@ -288,6 +285,9 @@ class Learner(Stage):
             refused=tuple(sorted(self._lineage.refused)),
             offsets={str(source): offset for source, offset in self._offsets.items()},
             pending=tuple(self._backlog.pending.values()),
+            again=tuple(self._relearning.again),
+            later=tuple(self._relearning.later),
+            heeded=self._relearning.heeded,
         )
         self._journal.write(entry)
         return entry
@@ -338,6 +338,7 @@ class Learner(Stage):
         """Stand in the log, and towards releases, where the learner stood that wrote the entry."""
         self._lineage.knew(entry.live, entry.canary, entry.refused, entry.manifest.released)
         self._backlog.pending = {reward.inference_id: reward for reward in entry.pending}
+        self._relearning.stand_where(entry)
         self._backlog.mixture.note([*entry.manifest.rewards, *entry.pending])
         known = {str(source): source for source in self._offsets}
         self._offsets |= {known[name]: offset for name, offset in entry.offsets.items()}
@@ -357,8 +358,8 @@ class Learner(Stage):
             logger.info("the KL term holds to version %s from now on", version)
 
     def _follow_releases(self) -> None:
-        """Resume from a version that serves when the newest one may not be built upon."""
-        if (version := self._lineage.must_resume_from()) is not None:
+        """Resume from a version that serves when the newest one may not be built upon, or from before an exclusion."""
+        if version := self._lineage.must_resume_from() or self._relearning.must_go_back_to(self._lineage):
             self._resume_at(version)
 
     def _goes_back(self) -> bool:
@@ -382,7 +383,7 @@ class Learner(Stage):
     def _stand_at(self, lineage: list[PolicyRef], go_to: Callable[[list[PolicyRef], LearnerSettings], Reached]) -> None:
         self._checkpointing.wait()
         self._take_over(go_to(lineage, self._settings))
-        self._lineage.resumed_from(lineage[-1], lineage[:-1])
+        self._relearning.abandon(self._lineage.resumed_from(lineage[-1], lineage[:-1]))
 
     def _resume_from_weights(self, version: PolicyRef, why: Unlike) -> None:
         """Resume from published weights: they cannot be made again here, or the version is another learner's.
@@ -394,6 +395,6 @@ class Learner(Stage):
         self._afresh = True
         lineage, held_to = ancestry(self._store, version), self._reliving.held_by(version)
         self._backlog.resume(applied_on(lineage, self._blobs))
-        self._lineage.resumed_from(version, lineage[:-1])
+        self._relearning.abandon(self._lineage.resumed_from(version, lineage[:-1]))
         self._lineage.anchor = self._reliving.hold_again(held_to if held_to in lineage else None)
         self._checkpointing.hasten()

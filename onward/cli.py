@@ -20,7 +20,7 @@ from onward.commands.dead_letter_commands import dead_letters
 from onward.commands.eval_commands import evals, ope, propose, suite
 from onward.commands.exports.commands import export
 from onward.commands.midtrain_command import midtrain
-from onward.commands.operators.commands import ORDERS, alarms, alerts, order
+from onward.commands.operators.commands import ORDERS, alarms, alerts, exclude, order
 from onward.commands.options import (
     DEFAULT_DIRECTORY,
     AsJson,
@@ -65,8 +65,8 @@ _OF_FILES = {
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Begin": ("demo", "init", "doctor", "run"),
     "Operate a running service": (
-        *("policies", "rollback", "promote", "hold", "unhold", "pin", "unpin", "fleet", "alarms", "alerts", "rewards"),
-        *("dead-letters", "keys", "audit", "backup", "restore"),
+        *("policies", "rollback", "promote", "hold", "unhold", "pin", "unpin", "fleet", "exclude", "alarms", "alerts"),
+        *("rewards", "dead-letters", "keys", "audit", "backup", "restore"),
     ),
     "Study what was logged": (
         *("export", "replay", "compare", "rescore", "evals", "suite", "ope", "judge", "midtrain", "propose"),
@@ -166,6 +166,7 @@ app.command(propose)
 app.command(suite)
 app.command(alarms)
 app.command(alerts)
+app.command(exclude)
 app.command(audit)
 app.command(keys)
 app.command(dead_letters)

@@ -85,6 +85,7 @@ _DEEP = (
     "tests/e2e/engines/",
     "tests/e2e/past/test_any_version.py",
     "tests/e2e/past/test_backup.py",
+    "tests/e2e/past/test_excluded_user.py",
     "tests/e2e/past/test_midtrain_sessions.py",
     "tests/e2e/past/test_mined_suite.py",
     "tests/e2e/past/test_propose.py",

@@ -176,7 +176,7 @@ OF_LIMITS = ("rate_limit_exceeded", "insufficient_quota")
 def codes_of_refusals() -> set[str]:
     """Return what the code names as `code`, or ends a connection with."""
     found = set()
-    for path in (path for folder in ("api", "core", "serving") for path in (ROOT / folder).rglob("*.py")):
+    for path in (path for folder in ("api", "core", "learner", "serving") for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue

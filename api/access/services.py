@@ -6,6 +6,7 @@ from pathlib import Path
 
 from core.events import Topic
 from core.ports import Clock, Drafts, EventLog, LiveState, Policy, Renderer, Store, Traffic
+from core.ports.exclusions import ExclusionOrders
 from core.records.audit_head import HeadFile
 from core.reward_spec import RewardSpec
 from core.settings import ApiSettings, AuditSettings, PrivacySettings, QuotaSettings
@@ -47,5 +48,7 @@ class ApiServices:
     """Where the head of the audit trail is kept beside the store; None: nowhere."""
     drafts: Drafts | None = None
     """The drafts of eval cases that people decide on; None: there is no suite."""
+    exclusions: ExclusionOrders | None = None
+    """Who foresees and orders what is excluded from learning; None: nothing is learned here."""
     site: Path | None = None
     """The directory of the built documentation, which may not exist yet."""

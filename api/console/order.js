@@ -13,8 +13,8 @@ let isUnderWay = false;
  * `meaning`; its `path`, and the `scope` that it takes; `word`: what the reason is called in the body, null: it takes
  * none; `usual`: the reason where nobody writes one, null: none; `needed`: there has to be one; `more`: what else the
  * body has; `foresee`: makes the words of what it would change, out of the answer to a GET of the same path; `undo`:
- * finds, before it is given, what makes the order that takes it back out of its answer, or null; `done`: is told the
- * answer. With Shift it asks for a reason first. */
+ * finds, before it is given, what makes the order that takes it back out of its answer, or null; `final`: what is said
+ * then; `done`: is told the answer. With Shift it asks for a reason first. */
 export const ordering = (name, kind, wanted) =>
   button(name, kind, event => press(typeof wanted === "function" ? wanted() : wanted, event.shiftKey));
 
@@ -40,7 +40,7 @@ async function give(wanted, reason, key) {
     const answer = await send(wanted, reason, key);
     const waits = answer.status === "accepted", back = undo?.(answer);
     tell(waits ? `Ordered: ${wanted.title}. The release controller has not answered yet.` : `Done: ${wanted.title}.`,
-      back ? ordering("undo", "undo", back) : "It has no undo: what served before is not known, or serves still.");
+      back ? ordering("undo", "undo", back) : wanted.final ?? "It has no undo: what served before is not known, or serves still.");
     wanted.done?.(answer);
   } catch (error) {
     tell();

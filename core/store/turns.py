@@ -4,13 +4,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, func, select, true
 
 from core import codec
 from core.clock import to_micros
 from core.events import Completion, Purpose
 from core.ids import BASE, InferenceId, Namespace, SessionId, UserHash
 from core.operations.consents import ConsentSubject
+from core.operations.exclusions import Exclusion
 from core.store.accounts.consents import ConsentsReader
 from core.store.database import tables
 from core.store.database.repository import Repository
@@ -59,6 +60,7 @@ class Maker(msgspec.Struct, frozen=True):
 _decode_made = codec.decoder(MadeTurn).decode
 _decode_said = codec.decoder(SaidTurn).decode
 _AT_ONCE = 16  # records that are fetched
+_MOST_IDS = 500  # that one query names
 _NEWEST = 2000  # turns among which texts are chosen; most of them are not read whole
 _MOST_EMPTY = 2  # turns read for each text that is asked for, since some have none
 _FINISHED = ("stop", "length", "tool_calls")
@@ -238,6 +240,26 @@ class TurnsReader(Repository):
             .limit(most)
         )
         return [_decode_turn(row.record) for row in rows]
+
+    def count(self, what: Exclusion) -> int:
+        """Count the turns that an exclusion covers, whatever was said of them. It may look at all turns."""
+        known = tables.turns.c
+        asked: list[ColumnElement[bool]] = []
+        if what.namespace is not None:
+            asked.append(known.namespace == what.namespace)
+        if what.users:
+            asked.append(known.user_id.in_(what.users))
+        if what.begin is not None:
+            asked.append(known.received_at >= to_micros(what.begin))
+        if what.end is not None:
+            asked.append(known.received_at < to_micros(what.end))
+        ids = sorted(what.turns)
+        pages = [ids[start : start + _MOST_IDS] for start in range(0, len(ids), _MOST_IDS)]
+        chosen: list[ColumnElement[bool]] = [known.inference_id.in_(page) for page in pages]
+        return sum(
+            self._connection.execute(select(func.count()).where(*asked, each).select_from(tables.turns)).scalar() or 0
+            for each in chosen or [true()]
+        )
 
     def sessions(self) -> Iterator[tuple[Namespace, SessionId]]:
         """Iterate over the sessions of all turns, each once, in order."""

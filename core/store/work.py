@@ -19,6 +19,7 @@ from core.store.newest.curves import Curves
 from core.store.newest.recent import Recent
 from core.store.offsets import Offsets, OffsetsReader
 from core.store.operators.alerts import Alerts, AlertsReader
+from core.store.operators.exclusions import Exclusions, ExclusionsReader
 from core.store.operators.version_files import VersionFiles, VersionFilesReader
 from core.store.outcomes import Outcomes, OutcomesReader
 from core.store.policies import Policies, PoliciesReader, Releases, ReleasesReader
@@ -37,6 +38,7 @@ class View:
         self.consents = ConsentsReader(connection)
         self.curves = Curves(connection)
         self.dead_letters = DeadLettersReader(connection)
+        self.exclusions = ExclusionsReader(connection)
         self.experiments = ExperimentsReader(connection)
         self.files = VersionFilesReader(connection)
         self.fleet = FleetReader(connection)
@@ -63,6 +65,7 @@ class Work(View):
     audit: Audit
     consents: Consents
     dead_letters: DeadLetters
+    exclusions: Exclusions
     experiments: Experiments
     files: VersionFiles
     fleet: Fleet
@@ -87,6 +90,7 @@ class Work(View):
         self.audit = Audit(connection)
         self.consents = Consents(connection)
         self.dead_letters = DeadLetters(connection)
+        self.exclusions = Exclusions(connection)
         self.experiments = Experiments(connection)
         self.files = VersionFiles(connection)
         self.fleet = Fleet(connection)

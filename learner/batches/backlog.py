@@ -93,6 +93,10 @@ class Backlog:
         """Return whether there are enough rewards for a batch, or fewer that have waited long enough."""
         return self.ready_in_s(settings, now) <= 0
 
+    def is_full(self, settings: BatchSettings, now: datetime) -> bool:
+        """Return whether no further reward is needed for as large a batch as there may be."""
+        return len(self.mixture.available(self.pending.values(), settings.turns, now)) >= settings.turns
+
     def ready_in_s(self, settings: BatchSettings, now: datetime) -> float:
         """Return in how many seconds there is a batch, should no further reward come; infinite where there is none."""
         available = self.mixture.available(self.pending.values(), settings.turns, now)

@@ -1,15 +1,18 @@
 """What of a past may be learned from, for whoever learns from it without a running learner: midtraining and exports."""
 
+from collections.abc import Sequence
+
 from core.events import Completion, Reward
+from core.operations.exclusions import EXCLUDED, Excluded, is_excluded
 from learner.batches.backlog import Bounds, refusal
 from learner.sequences.resemblance import KeptOut
 
 
 class Teachable:
-    """Says of a turn with its latest reward why it teaches nothing."""
+    """Says of a turn with its latest reward why it teaches nothing. `excluded`: what operators excluded."""
 
-    def __init__(self, bounds: Bounds, kept_out: KeptOut) -> None:
-        self._bounds, self._kept_out = bounds, kept_out
+    def __init__(self, bounds: Bounds, kept_out: KeptOut, excluded: Sequence[Excluded] = ()) -> None:
+        self._bounds, self._kept_out, self.excluded = bounds, kept_out, excluded
 
     def refusal(self, turn: Completion, reward: Reward | None) -> str | None:
         """Return why the turn teaches nothing; None when it may.
@@ -23,4 +26,6 @@ class Teachable:
         why = refusal(turn, reward, self._bounds)
         if why is not None:
             return why
+        if is_excluded(turn, reward, self.excluded):
+            return EXCLUDED
         return "eval_solution" if self._kept_out.cases_recalled_in(turn) else None

@@ -10,6 +10,7 @@ from typing import Any
 
 from core.events import Completion, Reward
 from core.ids import InferenceId
+from core.operations.exclusions import Excluded
 from learner.batches.backlog import Bounds
 from learner.batches.teachable import Teachable
 from learner.sequences.joining import TrainingSequence, merge
@@ -24,6 +25,9 @@ class SessionCorpus:
     def __init__(self, bounds: Bounds, min_reward: float, kept_out: KeptOut) -> None:
         self._teachable, self._min_reward = Teachable(bounds, kept_out), min_reward
         self.counts = Counter[str]()
+
+    def leave_out(self, excluded: Sequence[Excluded]) -> None:
+        self._teachable.excluded = excluded
 
     def documents(
         self, session: Sequence[Completion], rewards: Mapping[InferenceId, Reward]

@@ -28,8 +28,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """The entry of one update.
 
     `policy` still lacks digest and the weights' path. `lineage` runs from the first version to this one; `live`,
-    `canary` and `refused` are what was known of releases up to `offsets`; `pending` are the rewards that waited then.
-    """
+    `canary` and `refused` are what was known of releases up to `offsets`; `pending` are the rewards that waited then,
+    `again` those that were to be learned again behind them, and `later` what came meanwhile; up to exclusion `heeded`
+    the lineage was looked through."""
 
     format: int = FORMAT
     policy: PolicyVersion
@@ -40,6 +41,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[PolicyRef, ...]
     offsets: dict[str, int]
     pending: tuple[Reward, ...]
+    again: tuple[Reward, ...] = ()
+    later: tuple[Reward, ...] = ()
+    heeded: int = 0
 
     @property
     def version(self) -> PolicyRef:

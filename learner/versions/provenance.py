@@ -1,11 +1,15 @@
 """The turns that a lineage was trained on, read from its manifests: for a learner that lacks the checkpoint."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 
+from core.events import Completion, Reward
 from core.ids import InferenceId, PolicyRef
 from core.ports import Blobs, Store
 from learner.sequences.scored import Applied
 from learner.versions import manifest
+
+_AT_ONCE = 500  # turns of one query
 
 
 def ancestry(store: Store, version: PolicyRef) -> list[PolicyRef]:
@@ -19,6 +23,23 @@ def ancestry(store: Store, version: PolicyRef) -> list[PolicyRef]:
             assert policy is not None, f"version {step} is in a lineage and not in the store"
             step = policy.parent
     return lineage
+
+
+def learned_by(versions: Sequence[PolicyRef], blobs: Blobs) -> Iterator[Reward]:
+    """Yield the rewards of the updates that made these versions, also those that trained the baseline alone."""
+    for version in versions:
+        path = manifest.path_of(version)
+        if blobs.exists(path):
+            yield from manifest.decode(blobs.get(path)).rewards
+
+
+def turns_of(ids: Iterable[InferenceId], store: Store) -> Iterator[Completion]:
+    """Yield those of the given turns that are in the store."""
+    wanted = sorted(set(ids))
+    for start in range(0, len(wanted), _AT_ONCE):
+        with store.look() as view:
+            found = view.turns.get_many(wanted[start : start + _AT_ONCE])
+        yield from found.values()
 
 
 def applied_on(lineage: list[PolicyRef], blobs: Blobs) -> dict[InferenceId, Applied]:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "18"
-down_revision = "16"  # the newest before it: the one thing to change where another revision comes between
+down_revision = "17"
 
 Name = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 _COUNTS = ("new_prompt_tokens", "output_tokens")

@@ -4,6 +4,7 @@ Time is the log's; every version is released as soon as it is made. The same rec
 settings and seed give the same rewards and the same weights, down to the digest."""
 
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -20,6 +21,7 @@ from core.ids import InferenceId, PolicyRef
 from core.model.files import weight_files
 from core.model.probe_prompts import probe_prompts
 from core.model.weights_digest import digest_of_shards
+from core.operations.exclusions import EXCLUDED, Excluded, is_excluded
 from core.reward_spec import load_reward_spec
 from core.reward_spec.outcome_ages import with_ages
 from core.settings import LearnerSettings
@@ -85,13 +87,15 @@ def replay_log(
             seen = versions.seen(watched(history, progress, "score"))
             records = put_turns_of(seen, target.store, with_outcomes=bool(choice.outcomes))
             scored = rescore(records, reward_spec, target.store, ManualClock(first), until=last)
-            rewards, versions, not_chosen = _chosen(choice, list(scored), target, versions)
+            with source.store.look() as view:
+                excluded = view.exclusions.after()
+            rewards, versions, others = _chosen(choice, excluded, list(scored), target, versions)
             learned, held = split(rewards, holdout, target)
             left_out = _learn(source, target, learned, settings, suites, progress)
             judged = judge(target, source.model, held, settings) if holdout else None
             report = report_of(target, rewards, reward_spec, settings, (first, last), history.missing, suites) | {
                 "where": dict(choice.told),
-                "left_out": left_out | ({NOT_CHOSEN: not_chosen} if not_chosen else {}),
+                "left_out": left_out | others,
                 "holdout": holdout,
                 "held_out": judged,
                 "provenance": provenance_of(source, versions, {"learner": settings.seed}),
@@ -103,22 +107,29 @@ def replay_log(
 
 
 def _chosen(
-    choice: TurnChoice, rewards: list[Reward], target: Foundation, versions: VersionRange
-) -> tuple[list[Reward], VersionRange, int]:
-    """Return the rewards of chosen turns, the versions that said these, and how many others have a reward.
+    choice: TurnChoice, excluded: Sequence[Excluded], rewards: list[Reward], target: Foundation, versions: VersionRange
+) -> tuple[list[Reward], VersionRange, dict[str, int]]:
+    """Return the rewards of chosen turns that nobody excluded, the versions that said these, and counts of the others.
 
-    Everything was scored, since a reward may depend on other turns. Raises ConfigError where none is chosen."""
-    if choice.is_of_all:
-        return rewards, versions, 0
-    ids = {reward.inference_id for reward in rewards}
-    names, said_by = set[InferenceId](), VersionRange()
-    for turn in chosen_of(choice, ids, target.store):
-        names.add(turn.inference_id)
-        said_by.add_turn(turn)
-    if not names:
+    Everything was scored, since a reward may depend on other turns. Raises ConfigError where none is left."""
+    if choice.is_of_all and not excluded:
+        return rewards, versions, {}
+    revisions = defaultdict[InferenceId, list[Reward]](list)
+    for reward in rewards:
+        revisions[reward.inference_id].append(reward)
+    kept, said_by, chosen = dict[InferenceId, list[Reward]](), VersionRange(), 0
+    for turn in chosen_of(choice, revisions.keys(), target.store):
+        chosen += 1
+        if mine := [each for each in revisions[turn.inference_id] if not is_excluded(turn, each, excluded)]:
+            kept[turn.inference_id] = mine
+            said_by.add_turn(turn)
+    if not kept:
         said = "".join(f" --where {kind}={value}" for kind, value in choice.told.items())
-        raise ConfigError(f"none of {len(ids)} turns with a reward is chosen by{said}")
-    return [reward for reward in rewards if reward.inference_id in names], said_by, len(ids) - len(names)
+        why = f"is chosen by{said}" if not chosen else "is left: what is not excluded is none"
+        raise ConfigError(f"none of {len(revisions)} turns with a reward {why}")
+    counts = {NOT_CHOSEN: len(revisions) - chosen, EXCLUDED: chosen - len(kept)}
+    others = {why: count for why, count in counts.items() if count}
+    return [each for each in rewards if each in kept.get(each.inference_id, ())], said_by, others
 
 
 def _require_empty(out: Path) -> None:

@@ -97,6 +97,8 @@ def _write(choice: SessionChoice, rehearsal: SessionCorpus, file: Path, override
         history = open_history(source, Topic.TURNS, *times)
         first, last = span(watched(history, progress, "look"), choice.directory)
         records = put_turns_of(watched(history, progress, "sessions"), store)
+        with source.store.look() as view:
+            rehearsal.leave_out(view.exclusions.after())
         deque(rescore(records, source.spec, store, ManualClock(first), until=last), maxlen=0)
         for document in _documents(store, rehearsal):
             out.write(msgspec.json.encode(document) + b"\n")

@@ -214,6 +214,7 @@ def _check(foundation: Foundation) -> None:
 def build_app(service: HttpService, readiness: Callable[[], Mapping[str, str]]) -> "FastAPI":
     from api.access.services import ApiServices
     from api.app import create_app
+    from learner.versions.exclusion_orders import OrdersOfExclusions
     from onward.wiring.suites.decided import drafts_of
     from serving.rendering import load_renderer, report_renderer
 
@@ -245,6 +246,9 @@ def build_app(service: HttpService, readiness: Callable[[], Mapping[str, str]]) 
             privacy=foundation.settings.privacy,
             head=HeadFile(foundation.layout.audit_head, foundation.settings.audit.key),
             drafts=drafts_of(foundation),
+            exclusions=OrdersOfExclusions(
+                foundation.store, foundation.blobs, foundation.settings.serving.cluster, foundation.clock
+            ),
             site=BUILT_SITE,
             readers=readers(),
         )

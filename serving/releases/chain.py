@@ -14,6 +14,7 @@ from datetime import datetime
 
 from core.errors import Conflict, Fenced
 from core.events import Release, ReleaseState, Topic
+from core.ids import PolicyRef
 from core.ports import Clock, EventLog, Store, TopicPartition
 from core.stages.renewing import renewing
 from core.store.work import View, Work
@@ -122,12 +123,21 @@ class Chain:
 
 
 def _check(view: View, releases: Sequence[Release]) -> None:
-    """Require of each step that it may follow the one before."""
+    """Require of each step that it may follow the one before. Raises Conflict for a candidate that was refused."""
     states = view.policies.states_of([release.version for release in releases])
     for release in releases:
+        if release.state in ("canary", "live") and states.get(release.version) == "candidate":
+            _require_not_refused(view, release.version)
         state = states.get(release.version)
         following = frozenset() if state is None else STEPS[state]
         assert release.state in {state, *following}, (
             f"version {release.version}: {release.state} does not follow {state}"
         )
         states[release.version] = release.state
+
+
+def _require_not_refused(view: View, version: PolicyRef) -> None:
+    """Raise Conflict where a candidate was refused since its controller looked, as by who excludes turns."""
+    policy = view.policies.get(version)
+    if policy is not None and policy.verdict is not None and policy.verdict.action == "refuse":
+        raise Conflict(f"version {version} was refused meanwhile: {policy.verdict.why}")

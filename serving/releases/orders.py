@@ -66,7 +66,11 @@ class OrderExecutor:
             served = stored.releases.live_history(self.cluster)
             servable = stored.files.servable([order.version])[order.version]
             is_wanted = order.version in stored.files.wanted(order.version.policy)
+            known = stored.policies.get(order.version)
+        verdict = None if known is None else known.verdict
         wrong = _what_is_wrong(order, view, state, served)
+        if order.kind == "promote" and state == "candidate" and verdict is not None and verdict.action == "refuse":
+            wrong = "invalid", f"version {order.version} was refused: {verdict.why}"
         if wrong is not None:
             return self._refuse(order, *wrong)
         match order.kind:

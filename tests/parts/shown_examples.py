@@ -107,6 +107,7 @@ NOT_RUN: Final[Mapping[str, Mapping[str, str]]] = {
         ".venv/bin/torchrun": _ITS_MACHINES,
         "docker compose up": _STACK,
         "SIMULATOR_KEY": _STACK,
+        "onward exclude": "the user is nobody's: tests/onward/commands/test_exclude.py gives the same orders",
         "# the way back": "it takes a build of before, and was tried with one by hand",
         "onward policies": "version 417 is of nobody's log: tests/e2e/test_first_use.py rolls back by the same command",
     },

@@ -1,6 +1,6 @@
 // What monitors found: figures, what it holds back, and the operator's word that it is known.
 
-import { at, make, plain, refill, state, time } from "../dom.js";
+import { at, make, named, number, plain, refill, state, time } from "../dom.js";
 import { ordering } from "../order.js";
 import { get } from "../wire.js";
 
@@ -73,6 +73,56 @@ export async function refresh() {
   return count();
 }
 
+// ---------------------------------------------------------------------------------------------- exclusions
+
+/** What is written in the form, as the route takes it. */
+function wished() {
+  const { users, turns, from, to, version } = at("exclude").elements;
+  const names = field => field.value.split(/[\s,]+/).filter(Boolean);
+  return {
+    users: names(users), turns: names(turns), version: version.value ? Number(version.value) : null,
+    from: from.value.trim() || null, to: to.value.trim() || null,
+  };
+}
+
+const looking = () => ({
+  title: "what excluding these turns would change",
+  meaning: "It changes nothing.",
+  path: "v1/exclusions/preview",
+  scope: "admin",
+  more: wished(),
+  undo: async () => null,
+  final: "Below.",
+  done: found => foreseen(found, wished()),
+});
+
+const excluding = more => ({
+  title: "exclude these turns from learning",
+  meaning: "They teach nothing any more, and what was learned from them is left behind.",
+  path: "v1/exclusions",
+  scope: "admin",
+  word: "why",
+  needed: true,
+  more,
+  undo: async () => null,
+  final: "An exclusion is not taken back.",
+  done: found => foreseen(found, null),
+});
+
+function foreseen(found, more) {
+  const { selected, learned, abandoned, updates, again, again_s: seconds, back_to: back, soon } = found;
+  at("exclude-foreseen").replaceChildren(
+    named("turns excluded", number(selected)),
+    named("of which versions learned", number(learned)),
+    named("left behind", `${number(abandoned.length)} versions, ${number(updates)} updates`),
+    named("gone on from", back === null ? "the newest version: none learned from these" : `version ${back}${soon.servable === "rebuild" ? `, made again first in about ${soon.about_s} s` : ""}`),
+    named("learned again", `${number(again)} other turns, about ${number(Math.ceil(seconds))} s of learning`));
+  at("exclude-do").replaceChildren(...more ? [ordering("exclude them", "", excluding(more))] : []);
+}
+
 export function begin(again) {
+  at("exclude-look").append(ordering("show what it would change", "", looking));
+  at("exclude").addEventListener("input", () => { at("exclude-foreseen").replaceChildren(); at("exclude-do").replaceChildren(); });
+  at("exclude").addEventListener("submit", event => event.preventDefault());
   at("closed").addEventListener("change", again);
 }

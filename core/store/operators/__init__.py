@@ -1,1 +1,1 @@
-"""What operators are told."""
+"""What operators are told, and what they excluded."""

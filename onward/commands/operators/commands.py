@@ -5,7 +5,16 @@ from typing import Annotated, Final
 
 from cyclopts import App, Parameter
 
-from onward.commands.options import DEFAULT_DIRECTORY, AsJson, Directory, Key, OrderedVersion, Set, Why, overrides_of
+from onward.commands.options import (
+    DEFAULT_DIRECTORY,
+    AsJson,
+    Directory,
+    Key,
+    OrderedVersion,
+    Set,
+    Why,
+    overrides_of,
+)
 
 ORDERS: Final[Mapping[str, str]] = {
     "rollback": "Serve an earlier version again, made again first if need be; the learner goes on from it.",
@@ -34,6 +43,33 @@ def order(kind: str, meaning: str) -> Callable[..., None]:
 
     give.__doc__ = meaning
     return give
+
+
+def exclude(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    user: Annotated[
+        list[str] | None, Parameter(help="Only turns of this user, by the hash that the console and exports show.")
+    ] = None,
+    turn: Annotated[list[str] | None, Parameter(help="Only this turn, by its id; of several, any.")] = None,
+    from_: Annotated[
+        str | None, Parameter(name="--from", help="Only turns that began at or after this time: 2026-11-21T15:00:00Z.")
+    ] = None,
+    to: Annotated[str | None, Parameter(name="--to", help="Only turns that began before this time.")] = None,
+    version: Annotated[int | None, Parameter(help="Only turns that this version was made from.")] = None,
+    namespace: Annotated[str | None, Parameter(help="Only turns of this namespace.")] = None,
+    why: Why = "operator's decision",
+    yes: Annotated[bool, Parameter(negative="", help="Do it; without it, only show what would change.")] = False,
+    json_: AsJson = False,
+    set_: Set = None,
+) -> None:
+    """Exclude turns from learning, and learn again without them from before their first use.
+
+    A turn is excluded if it meets all of the options. Without --yes it shows what would change, and changes nothing."""
+    from onward.commands.operators.exclusions import exclude as order_exclusion
+
+    wished = {"user": user, "turn": turn, "from": from_, "to": to, "version": version, "namespace": namespace}
+    order_exclusion(directory, overrides_of(set_), wished, why, do_it=yes, as_json=json_)
 
 
 alerts = App(name="alerts", help="Try the targets that are told of alarms.")

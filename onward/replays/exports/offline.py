@@ -93,7 +93,9 @@ def _lessons(source: Foundation) -> Lessons:
     """Return what may teach a model with this tokenizer, as the directory's learner decides it."""
     renderer = load_renderer(source.model, family=source.settings.serving.family)
     suites = kept_out(source.settings.learner)
-    return Lessons(Teachable(Bounds(renderer.tokenizer_digest), suites), Conversations(renderer))
+    with source.store.look() as view:
+        excluded = view.exclusions.after()
+    return Lessons(Teachable(Bounds(renderer.tokenizer_digest), suites, excluded), Conversations(renderer))
 
 
 def _form(name: FormName, past: ChosenPast, lessons: Lessons, least: float | None) -> ExportForm:

@@ -224,6 +224,8 @@ def body_of(path: str, turn: Made) -> dict[str, Any] | None:
         "/v1/sessions/{session_id:path}/end": {},
         "/v1/alarms/{alarm_id}/ack": {},
         "/v1/alarms/{alarm_id}/unack": {},
+        "/v1/exclusions": {"turns": [turn.inference_id], "why": "a test"},
+        "/v1/exclusions/preview": {"turns": [turn.inference_id]},
         "/v1/keys": {"namespace": "ours", "name": "new"},
         "/v1/keys/{key_id}/revoke": {},
         "/v1/keys/{key_id}/rotate": {},

@@ -286,6 +286,7 @@ def test_the_document_describes_it_all(service: Service) -> None:
         "/v1/logs", "/v1/traces",
         "/v1/alarms", "/v1/alarms/{alarm_id}/ack", "/v1/alarms/{alarm_id}/unack", "/v1/audit", "/v1/audit/head",
         "/v1/drafts", "/v1/drafts/{name}", *(f"/v1/drafts/{{name}}/{kind}" for kind in ("accept", "reject", "undo")),
+        "/v1/exclusions", "/v1/exclusions/preview",
         "/v1/keys", "/v1/keys/{key_id}/revoke", "/v1/keys/{key_id}/rotate", "/v1/quotas",
         "/v1/consent",
     }  # fmt: skip

@@ -11,7 +11,7 @@ from made_drafts import BY, SUMS, board, draft
 from made_events import opening
 from playwright.sync_api import Page, Route, expect
 
-from core.ids import base_ref
+from core.ids import Namespace, base_ref
 from core.operations.fleet import Switches
 from serving.evals.cases import load_suite, read_suite
 from serving.evals.drafts.deciding import reject
@@ -239,6 +239,23 @@ def test_an_order_that_is_refused_says_why(open_page: OpenPage, world: Service) 
         expect(page.locator("#order")).to_be_hidden()
     finally:
         world.orders.refuse_with = None
+
+
+def test_turns_are_excluded_after_a_look_at_what_that_changes(open_page: OpenPage, world: Service) -> None:
+    with world.store.look() as view:
+        ((_, reward),) = view.rewards.after(Namespace("default"), 0, 1)
+    page = open_page("#alarms")
+    page.locator("#exclude [name=turns]").fill(reward.inference_id)
+    page.get_by_role("button", name="show what it would change").click()
+    page.locator("#admin-key").fill(ADMIN)
+    page.locator("#order-do").click()
+    expect(page.locator("#exclude-foreseen")).to_contain_text(re.compile("turns excluded1.*none learned from these"))
+    page.get_by_role("button", name="exclude them").click()
+    give(page, "somebody lies", ADMIN)
+    expect(page.locator("#done")).to_contain_text("An exclusion is not taken back.")
+    with world.store.look() as view:
+        (only,) = view.exclusions.after()
+    assert (only.what.turns, only.why, only.by) == (frozenset((reward.inference_id,)), "somebody lies", "ada")
 
 
 def test_alarms_are_told_and_acknowledged(open_page: OpenPage, world: Service) -> None:

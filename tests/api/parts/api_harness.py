@@ -26,6 +26,7 @@ from api.access.services import ApiServices
 from api.app import create_app
 from api.http.connections import bounded_protocol
 from api.live_state.memory import MemoryLiveState
+from core.blobs import FsspecBlobs
 from core.clock import SystemClock
 from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Completion, Event, Outcome, Topic
@@ -47,6 +48,7 @@ from core.store.database import tables
 from core.store.work import View, Work
 from ingest.sqlite.log import SqliteEventLog
 from ingest.writer import Writer
+from learner.versions.exclusion_orders import OrdersOfExclusions
 
 MODEL = "scripted"
 WAIT_S = 120
@@ -387,6 +389,7 @@ def serve_replicas(
             privacy=privacy or PrivacySettings(),
             quotas=quotas or QuotaSettings(),
             drafts=drafts,
+            exclusions=OrdersOfExclusions(store, FsspecBlobs(directory / "blobs"), "local", clock or SystemClock()),
             user_share=user_share,
             head=HeadFile(directory / "head.json"),
             readers={"writer": Topic.TURNS, "scorer": Topic.TURNS, "judge": Topic.TURNS},

@@ -30,7 +30,7 @@ from core.store.database.migrate import migrate_postgres
 from core.store.database.postgres import DRIVER
 
 LEFT_BY_THE_BASELINE = Path(__file__).parents[1] / f"store_{schema.BASELINE}.sql"
-REVISIONS = ("16", "18")
+REVISIONS = ("16", "17", "18")
 NAMESPACE = Namespace("default")
 PLANTED = "99"
 PLANTED_REVISION = """'A revision that only a test has: nothing is locked.'

@@ -258,10 +258,21 @@ WHOLE = {
     "consents.hold",
     *("ledger.is_empty", "outcomes.of_judged_turns", "policies.allocate_anchor", "policies.count_states"),
     *("policies.states_of_lineage", "policies.versions", "releases.live_history", "releases.lock"),
-    *("rewards.in_order", "turns.sessions"),
+    *("rewards.in_order", "turns.count", "turns.sessions"),
 }
 """At a start, for a history read from end to end, and of all versions at once, by nature; a lock asks for no row."""
-SMALL = {"alarms", "archived", "dead_letters", "experiments", "fleet", "leases", "offsets", "orders", "references"}
+SMALL = {
+    "alarms",
+    "archived",
+    "dead_letters",
+    "exclusions",
+    "experiments",
+    "fleet",
+    "leases",
+    "offsets",
+    "orders",
+    "references",
+}
 SMALL |= {"keys", "told"}
 """Repositories of tables that stay small."""
 

@@ -18,6 +18,7 @@ from kept_world import ALL, COUNT, LATE, MIDDLE, START, another_model, append, a
 
 from core.errors import ConfigError
 from core.events import Completion, Event, Topic
+from core.operations.exclusions import Exclusion
 from learner.versions.probe import probe_of_model
 from onward.cli import app
 from onward.commands.options import overrides_of_learner
@@ -226,6 +227,13 @@ def test_a_replay_of_chosen_turns_learns_what_a_log_of_them_alone_teaches(
     assert some["left_out"] == alone["left_out"] | {"not_chosen": COUNT - len(kept)}
     assert [some[name] for name in digests[:3]] == [alone[name] for name in digests[:3]]
     assert some["weights_digest"] != whole["weights_digest"]
+    excluded = Exclusion(turns=frozenset(events[2 * number].inference_id for number in range(0, COUNT, 3)))  # type: ignore[union-attr]
+    append(tmp_path / "ordered", events)
+    with closing(open_foundation(tmp_path / "ordered")) as service, service.store.work() as work:
+        work.exclusions.add(excluded, "they lie", "shell:ada", START)
+    without = replay_log(tmp_path / "ordered", tmp_path / "without", None, None)
+    assert [without[name] for name in digests[:3]] == [alone[name] for name in digests[:3]]
+    assert without["left_out"] == alone["left_out"] | {"excluded": COUNT - len(kept)}
     report = json.loads((tmp_path / "some" / "report.json").read_text())
     assert (report["where"], report["rewards"]) == ({"outcome": "accepted=true"}, len(kept))
     assert compare_replays(tmp_path / "whole", tmp_path / "some")["same"]["where"] is False

@@ -10,7 +10,7 @@ from release_world import START
 
 from core.clock import ManualClock
 from core.errors import Conflict, Fenced
-from core.events import Release, ReleaseState, Topic
+from core.events import GateVerdict, Release, ReleaseState, Topic
 from core.ids import PolicyRef, base_ref
 from core.store import SqlStore
 from ingest.sqlite.log import SqliteEventLog
@@ -108,6 +108,18 @@ def test_a_write_upon_an_old_view_is_refused_whole(world: World) -> None:
     with pytest.raises(Conflict):
         chain.write(0, [world.step(2, "live")], lambda _: effects.append("done"))
     assert (world.history(), effects) == ([(1, "live")], [])
+
+
+@pytest.mark.parametrize("state", ["canary", "live"])
+def test_a_candidate_that_was_refused_since_somebody_looked_serves_nobody(world: World, state: ReleaseState) -> None:
+    chain = world.chain("a")
+    chain.lead()
+    with world.store.work() as work:
+        work.policies.put_verdict(base_ref(2), GateVerdict(action="refuse", why="its turns are excluded"))
+    with pytest.raises(Conflict, match="version 2 was refused meanwhile: its turns are excluded"):
+        chain.write(0, [world.step(2, state)])
+    chain.write(0, [world.step(2, "rejected")])
+    assert world.history() == [(2, "rejected")]
 
 
 def test_what_fails_besides_takes_the_steps_back(world: World) -> None:

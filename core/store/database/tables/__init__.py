@@ -32,7 +32,7 @@ from core.store.database.tables.events import (
     version_files,
 )
 from core.store.database.tables.parts import Name, metadata
-from core.store.database.tables.people import TAKES_BACK, api_keys, audit, consents, spending
+from core.store.database.tables.people import TAKES_BACK, api_keys, audit, consents, exclusions, spending
 
 REVISION = "18"
 """The revision of the schema below: the newest of `migrations/`."""
@@ -52,6 +52,7 @@ __all__ = [
     "audit",
     "consents",
     "dead_letters",
+    "exclusions",
     "experiments",
     "leases",
     "ledger_outcomes",

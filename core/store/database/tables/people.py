@@ -1,6 +1,6 @@
 """The tables of those who use the service, and of what they did."""
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, Table
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, Table, Text
 
 from core.store.database.tables.parts import Name, metadata
 
@@ -25,6 +25,17 @@ api_keys = Table(
     Column("used_at", BigInteger),  # null: never; else the hour of its latest use
     Column("record", LargeBinary, nullable=False),
     Index("api_keys_by_digest", "digest", unique=True),
+)
+
+# What operators excluded from learning: see `core.operations.exclusions`.
+exclusions = Table(
+    "exclusions",
+    metadata,
+    Column("exclusion_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("at", BigInteger, nullable=False),
+    Column("by", Name, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("record", LargeBinary, nullable=False),
 )
 
 # What accounts used in each month: see `core.operations.quotas`.

@@ -10,6 +10,7 @@ from numbered import numbered
 from release_world import ReleaseWorld
 
 from core import telemetry
+from core.events import GateVerdict
 from core.ids import base_ref
 from core.operations.fleet import OrderKind
 
@@ -232,6 +233,16 @@ def test_the_gate_is_asked_whoever_promotes(start_world: MakeWorld) -> None:
     world.run()
     assert refused(world, "promote", 3) == ("refused", "its outputs are not finite")
     assert world.states() == {1: "retired", 2: "live", 3: "candidate"}
+
+
+def test_a_candidate_that_was_refused_is_not_promoted(world: ReleaseWorld) -> None:
+    world.publish()
+    with world.store.work() as work:
+        work.policies.put_verdict(base_ref(2), GateVerdict(action="refuse", why="its turns are excluded"))
+    answer = world.obey("promote", 2)
+    assert (answer.error_code, answer.error) == ("invalid", "version 2 was refused: its turns are excluded")
+    world.run()
+    assert world.states() == {1: "live", 2: "rejected"}
 
 
 def test_what_no_host_can_verify_is_not_promoted(start_world: MakeWorld) -> None:

@@ -1,0 +1,1 @@
+"""Exclusions from learning, as operators foresee and order them."""

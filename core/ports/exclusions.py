@@ -1,0 +1,22 @@
+"""Exclusions from learning, for whoever foresees and orders them over HTTP."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from core.operations.exclusions import Foreseen, Wish
+from core.store.work import Work
+
+Written = Callable[[Work, Mapping[str, str]], None]
+"""Writes the line of the audit trail as the last thing in the transaction, with the numbers of what was ordered."""
+
+
+class ExclusionOrders(Protocol):
+    """All of it blocks. It raises NotFound, InvalidRequest or Conflict for what excludes nothing, or cannot be done."""
+
+    def foresee(self, wish: Wish) -> Foreseen:
+        """Return what an exclusion would change; nothing does."""
+        ...
+
+    def order(self, wish: Wish, why: str, by: str, written: Written) -> tuple[int, Foreseen]:
+        """Exclude, and order the way back; return the number, and what changes. All of it is written, or nothing."""
+        ...
