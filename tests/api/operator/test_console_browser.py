@@ -154,7 +154,7 @@ def test_curves_say_their_values(open_page: OpenPage) -> None:
     expect(page.locator("#learner-charts canvas")).to_have_count(14)  # nothing is known of checkpoints
     by_term = page.locator("#learner-charts figure", has_text="Loss")
     expect(by_term.locator(".entry")).to_have_text(
-        ["loss 0.00", "policy 0.167", "KL 0.333", "entropy 0.500", "KTO 3.83", "texts –"]
+        ["loss 0.00", "policy 0.167", "KL 0.333", "entropy 0.500", "KTO 3.83", "texts –", "words –"]
     )
     time_spent = page.locator("figure", has_text="The learner's time")
     expect(time_spent.locator(".entry").first).to_have_text("waiting 25.0 %")

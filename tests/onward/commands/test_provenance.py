@@ -41,6 +41,7 @@ STATES = {
     "audit export": "the trail, which has digests of its own",
     "audit verify": "what stands in the trail",
     "dead-letters list": "what stands now",
+    "exclude": "what an order would change, or changes",
     "fleet": "what stands now",
     "keys list": "what stands now",
     "policies": "what stands now",
