@@ -26,7 +26,9 @@ def mortal(tmp_path: Path) -> Iterator[MortalService]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what each client came to, from whichever process tried it."""
-    told = [report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "when")]
+    told = [
+        each for reports in terminalreporter.stats.values() for each in reports if isinstance(each, pytest.TestReport)
+    ]
     found: dict[str, dict[str, Any]] = {
         row["client"]: row for report in told for name, row in report.user_properties if name == "row"
     }

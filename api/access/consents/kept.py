@@ -51,8 +51,7 @@ class KeptConsents:
         """Return what all of these subjects allow."""
         if self._revision == 0:
             return UNSAID
-        unknown = [subject for subject in subjects if subject not in self._known]
-        if unknown:
+        while unknown := [subject for subject in subjects if subject not in self._known]:
             try:
                 found = await asyncio.to_thread(self._ask, unknown)
             except StoreUnavailable:

@@ -1,5 +1,7 @@
 """What users and sessions consent to is kept, heeded by what comes, and takes back what was."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,16 @@ import pytest
 from api_harness import MODEL, SPEC, Service, serve, serve_replicas, wait_for
 from stepping import step
 
+from api.access.consents.kept import KeptConsents
 from api.turns.intake import PROCESSING_PURPOSE as PURPOSE
 from core.clock import SystemClock
 from core.ids import CONSENT, InferenceId, Namespace
 from core.operations.audit import AuditEntry
+from core.operations.consents import Consent, ConsentSubject
 from core.reward_spec import RewardSpec
 from core.reward_spec.roles import CONSENT_WITHDRAWN
 from core.settings import NamespacePrivacySettings, PrivacySettings, ScoringSettings
+from core.store import open_sqlite
 from scoring.stage import Scorer
 
 KEYS: Any = (
@@ -140,6 +145,35 @@ def test_while_the_store_is_away_who_is_not_known_allows_nothing(service: Servic
     assert learns(service, user="dee") == (False, False)
     service.store.broken = False
     assert learns(service, user="dee") == (True, True)
+
+
+def test_whoever_is_forgotten_while_another_is_looked_up_is_looked_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.access.consents.kept._KNOWN", 2)
+    first, second, *others = (ConsentSubject(Namespace("team"), "user", name) for name in "abcd")
+    store, heard = open_sqlite(tmp_path / "store.db"), threading.Event()
+    with store.work() as work:
+        work.consents.put(first, Consent(learn=False), takes_back=False)
+
+    async def ask() -> Consent:
+        async with KeptConsents(store) as consents:
+            look = consents._ask
+
+            def look_late(subjects: list[ConsentSubject]) -> dict[ConsentSubject, Consent]:
+                assert second not in subjects or heard.wait(60)
+                return look(subjects)
+
+            monkeypatch.setattr(consents, "_ask", look_late)
+            await consents.of([first])
+            waits = asyncio.create_task(consents.of([first, second]))
+            await asyncio.sleep(0)  # it has begun to look
+            await consents.of(others)
+            heard.set()
+            return await waits
+
+    assert asyncio.run(ask()).learn is False
+    store.close()
 
 
 # ------------------------------------------------------------------------------------------ what was
