@@ -4,27 +4,85 @@ Of each of the subject's turns an outcome says so in the log, and the scorer mak
 which nothing may be learned: the learner then takes back what the turn taught. The learner also asks the store itself
 before each batch, so nothing depends on how soon this comes. A withdrawal stands in the store as one to take back until
 all is done, so another process goes on where one died; the ids of outcomes follow from the turns', so what two of them
-say counts once."""
+say counts once. Namespaces take turns, and whoever has no turns costs one probe of an index, so that nobody who
+withdraws in the name of many keeps others waiting."""
 
 import asyncio
+import heapq
 import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from types import TracebackType
 from typing import Final, Self
 
 from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Outcome, Topic
-from core.ids import CONSENT, InferenceId, OutcomeId, UserHash
-from core.operations.consents import KeptConsent
+from core.ids import CONSENT, InferenceId, Namespace, OutcomeId, UserHash
+from core.operations.consents import ConsentSubject, KeptConsent
 from core.ports import Clock, EventLog, Store
 from core.reward_spec.roles import CONSENT_WITHDRAWN
 
 logger = logging.getLogger(__name__)
 LOOK_S: Final = 10.0
-"""How often it is looked for turns that were on their way when their user withdrew, and for what others left undone."""
+"""How long after the first look at a withdrawal the second one comes, for turns that were on their way when their user
+withdrew; each further one comes after twice as long. As often it is looked for withdrawals that others left undone."""
 SETTLED_S: Final = 120.0
 """How long after a withdrawal turns of before may still come to the store."""
 _AT_ONCE: Final = 500  # turns
-_WITHDRAWALS: Final = 100
+_WITHDRAWALS: Final = 100  # that are looked at together
+_MOST_WAITING: Final = 50_000  # withdrawals that are remembered; others wait in the store
+
+
+@dataclass(slots=True)
+class _Withdrawal:
+    kept: KeptConsent
+    wait_s: float
+    """How long after the next look the one behind it comes."""
+    said: set[InferenceId] = field(default_factory=set)
+    """Turns of which the log says it, and perhaps not yet the store."""
+
+
+class _Queue:
+    """The withdrawals that wait for their next look. Namespaces take turns."""
+
+    def __init__(self) -> None:
+        self._known: dict[ConsentSubject, _Withdrawal] = {}
+        self._waiting: dict[Namespace, list[tuple[float, int, ConsentSubject]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def put(self, withdrawal: _Withdrawal, due_s: float) -> None:
+        """Have a withdrawal wait until then, in place of any former one of its subject."""
+        kept = withdrawal.kept
+        self._known[kept.subject] = withdrawal
+        heapq.heappush(self._waiting.setdefault(kept.subject.namespace, []), (due_s, kept.revision, kept.subject))
+
+    def take(self, now_s: float, limit: int) -> list[_Withdrawal]:
+        """Return withdrawals that are due, one of each namespace after another; they wait no more."""
+        taken: list[_Withdrawal] = []
+        while len(taken) < limit and (due := [name for name, each in self._waiting.items() if each[0][0] <= now_s]):
+            for namespace in islice(due, limit - len(taken)):
+                withdrawal = self._next(namespace)
+                taken += [] if withdrawal is None else [withdrawal]
+        return taken
+
+    def next_due_s(self) -> float:
+        """Return when the next look is due, on the monotonic clock."""
+        return min((each[0][0] for each in self._waiting.values()), default=float("inf"))
+
+    def _next(self, namespace: Namespace) -> _Withdrawal | None:
+        """Return the first of a namespace, or None if its subject has said something else since."""
+        waiting = self._waiting.pop(namespace)
+        _, revision, subject = heapq.heappop(waiting)
+        if waiting:
+            self._waiting[namespace] = waiting  # behind the others
+        known = self._known.get(subject)
+        if known is None or known.kept.revision != revision:
+            return None
+        return self._known.pop(subject)
 
 
 class TakingBack:
@@ -32,7 +90,8 @@ class TakingBack:
 
     def __init__(self, log: EventLog, store: Store, clock: Clock) -> None:
         self._log, self._store, self._clock = log, store, clock
-        self._said: dict[KeptConsent, set[InferenceId]] = {}  # in the log, and perhaps not in the store yet
+        self._queue = _Queue()
+        self._heard = 0  # the revision up to which withdrawals were heard
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -52,16 +111,47 @@ class TakingBack:
         self._wanted.set()
 
     async def take_back(self) -> None:
-        """Take back what the store knows to be withdrawn. Raises StoreUnavailable, LogUnavailable."""
-        pending = await asyncio.to_thread(self._pending)
-        self._said = {kept: self._said.get(kept, set()) for kept in pending}
-        done = [kept for kept in pending if await self._take_back(kept) and self._is_settled(kept)]
+        """Look at the withdrawals that are due, at most so many of them. Raises StoreUnavailable, LogUnavailable."""
+        await self._hear()
+        due = self._queue.take(time.monotonic(), _WITHDRAWALS)
+        try:
+            await self._look_at(due)
+        except (StoreUnavailable, LogUnavailable):
+            for withdrawal in due:
+                self._queue.put(withdrawal, time.monotonic() + LOOK_S)
+            raise
+
+    async def _hear(self) -> None:
+        while len(self._queue) < _MOST_WAITING:
+            news = await asyncio.to_thread(self._news)
+            for kept in news:
+                self._queue.put(_Withdrawal(kept, LOOK_S), time.monotonic())
+                self._heard = kept.revision
+            if len(news) < _WITHDRAWALS:
+                break
+
+    async def _look_at(self, due: Sequence[_Withdrawal]) -> None:
+        have_turns = await asyncio.to_thread(self._pending, due) if due else {}
+        done: list[KeptConsent] = []
+        again: list[_Withdrawal] = []
+        for withdrawal in due:
+            kept = withdrawal.kept
+            if kept.revision not in have_turns:  # another process was here, or the subject has said something else
+                continue
+            all_told = not have_turns[kept.revision] or await self._tell(withdrawal)
+            if all_told and self._is_settled(kept):
+                done.append(kept)
+            else:
+                again.append(withdrawal)
         if done:
             await asyncio.to_thread(self._note, done)
+        for withdrawal in again:
+            self._queue.put(withdrawal, time.monotonic() + withdrawal.wait_s)
+            withdrawal.wait_s *= 2
 
-    async def _take_back(self, kept: KeptConsent) -> bool:
+    async def _tell(self, withdrawal: _Withdrawal) -> bool:
         """Say of each turn of before that it may teach no more; return whether all of them had been told."""
-        said, nothing_new = self._said[kept], True
+        kept, said, nothing_new = withdrawal.kept, withdrawal.said, True
         after: InferenceId | None = None
         while turns := await asyncio.to_thread(self._turns, kept, after):
             after = turns[-1]
@@ -91,9 +181,13 @@ class TakingBack:
         changed_at = kept.consent.changed_at
         return changed_at is None or (self._clock.now() - changed_at).total_seconds() > SETTLED_S
 
-    def _pending(self) -> list[KeptConsent]:
+    def _news(self) -> list[KeptConsent]:
         with self._store.look() as view:
-            return view.consents.to_take_back(_WITHDRAWALS)
+            return view.consents.to_take_back(self._heard, _WITHDRAWALS)
+
+    def _pending(self, due: Sequence[_Withdrawal]) -> dict[int, bool]:
+        with self._store.look() as view:
+            return view.consents.still_to_take_back([withdrawal.kept.revision for withdrawal in due])
 
     def _turns(self, kept: KeptConsent, after: InferenceId | None) -> list[InferenceId]:
         """Return turns that consent was withdrawn from: all, or those of before it was given again."""
@@ -112,12 +206,14 @@ class TakingBack:
 
     async def _keep_on(self) -> None:
         while True:
+            wait_s = LOOK_S
             try:
                 await self.take_back()
+                wait_s = min(LOOK_S, max(0.0, self._queue.next_due_s() - time.monotonic()))
             except (StoreUnavailable, LogUnavailable) as error:
                 logger.warning("rewards of turns whose users withdrew are taken back later: %s", error)
             try:
-                await asyncio.wait_for(self._wanted.wait(), LOOK_S)
+                await asyncio.wait_for(self._wanted.wait(), wait_s)
                 self._wanted.clear()
             except TimeoutError:
                 pass

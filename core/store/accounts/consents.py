@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import Row, and_, exists, func, or_, select, update
 
 from core.clock import from_micros, to_micros
 from core.events import Completion
@@ -34,10 +34,25 @@ class ConsentsReader(Repository):
         query = select(_table).where(_table.c.revision > revision).order_by(_table.c.revision).limit(limit)
         return [_kept(row) for row in self._connection.execute(query)]
 
-    def to_take_back(self, limit: int) -> list[KeptConsent]:
-        """Return withdrawals after which the rewards of turns of before are still to be taken back."""
-        query = select(_table).where(tables.TAKES_BACK).order_by(_table.c.revision).limit(limit)
-        return [_kept(row) for row in self._connection.execute(query)]
+    def to_take_back(self, after: int, limit: int) -> list[KeptConsent]:
+        """Return withdrawals after which the rewards of turns of before are still to be taken back.
+
+        They are those behind a revision, in order, at most so many."""
+        query = select(_table).where(tables.TAKES_BACK, _table.c.revision > after)
+        return [_kept(row) for row in self._connection.execute(query.order_by(_table.c.revision).limit(limit))]
+
+    def still_to_take_back(self, revisions: Collection[int]) -> dict[int, bool]:
+        """Return which of these withdrawals are still to be taken back, and whether their subjects have any turns."""
+        known, turns = _table.c, tables.turns.c
+        named = {"user": turns.user_id, "session": turns.session_id}
+        has_turns = or_(
+            *(
+                and_(known.kind == kind, exists().where(turns.namespace == known.namespace, name == known.name))
+                for kind, name in named.items()
+            )
+        )
+        query = select(known.revision, has_turns).where(tables.TAKES_BACK, known.revision.in_(revisions))
+        return {revision: bool(has_any) for revision, has_any in self._connection.execute(query)}
 
     def heeded(self, turns: Mapping[InferenceId, Completion]) -> dict[InferenceId, Completion]:
         """Return the turns; `learn` is false in those from which nothing may be learned any more."""

@@ -12,11 +12,12 @@ from api_harness import MODEL, SPEC, Service, serve, serve_replicas, wait_for
 from stepping import step
 
 from api.access.consents.kept import KeptConsents
+from api.access.consents.taking_back import _Queue, _Withdrawal
 from api.turns.intake import PROCESSING_PURPOSE as PURPOSE
 from core.clock import SystemClock
 from core.ids import CONSENT, InferenceId, Namespace
 from core.operations.audit import AuditEntry
-from core.operations.consents import Consent, ConsentSubject
+from core.operations.consents import Consent, ConsentSubject, KeptConsent
 from core.reward_spec import RewardSpec
 from core.reward_spec.roles import CONSENT_WITHDRAWN
 from core.settings import NamespacePrivacySettings, PrivacySettings, ScoringSettings
@@ -219,6 +220,39 @@ def test_what_was_rewarded_is_void_and_stays_so_when_consent_is_given_again(serv
         scorer.close()
 
 
+def test_whoever_withdraws_in_the_name_of_many_keeps_nobody_waiting(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.access.consents.taking_back.SETTLED_S", 1e6)
+    monkeypatch.setattr("api.access.consents.taking_back._WITHDRAWALS", 3)
+    first, second = turn_of(service, user="ada"), turn_of(service, user="bob")
+    for number in range(10):
+        said(service, "key-of-others", user=f"u{number}", learn=False)
+    said(service, user="ada", learn=False)
+    wait_for(lambda: withdrawn_turns(service) == {first}, "the taking back")
+    for number in range(10):
+        said(service, user=f"u{number}", learn=False)
+    said(service, user="bob", learn=False)
+    wait_for(lambda: withdrawn_turns(service) == {first, second}, "the taking back in the same namespace")
+
+
+def test_namespaces_take_turns() -> None:
+    queue = _Queue()
+    names = [*(("others", f"u{number}") for number in range(9)), ("team", "ada"), ("team", "bob")]
+    for revision, (namespace, name) in enumerate(names):
+        queue.put(_withdrawal(namespace, name, revision), due_s=2.0)
+    assert queue.take(1.9, 9) == []
+    assert [each.kept.subject.name for each in queue.take(2.0, 5)] == ["u0", "ada", "u1", "bob", "u2"]
+    queue.put(_withdrawal("others", "u4", revision=99), due_s=3.0)
+    assert [each.kept.subject.name for each in queue.take(2.0, 9)] == ["u3", "u5", "u6", "u7", "u8"]
+    assert (queue.next_due_s(), len(queue)) == (3.0, 1)
+
+
+def _withdrawal(namespace: str, name: str, revision: int) -> _Withdrawal:
+    subject = ConsentSubject(Namespace(namespace), "user", name)
+    return _Withdrawal(KeptConsent(subject=subject, consent=Consent(learn=False), revision=revision), wait_s=1.0)
+
+
 def test_what_another_process_left_undone_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, serve(tmp_path / "service", keys=KEYS) as service:
         patch.setattr("api.access.consents.taking_back.TakingBack.take_back", _dies)
@@ -237,7 +271,7 @@ async def _dies(_: object) -> None:
 
 def _is_done(service: Service) -> bool:
     with service.store.look() as view:
-        return not view.consents.to_take_back(9)
+        return not view.consents.to_take_back(0, 9)
 
 
 def test_nobody_takes_back_the_services_own_word(service: Service) -> None:

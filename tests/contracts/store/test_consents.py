@@ -62,14 +62,26 @@ def test_a_withdrawal_is_to_be_taken_back_until_that_is_noted_of_this_one(store:
     put(store, ADA, WITHDRAWN, takes_back=True)
     put(store, BOB, WITHDRAWN)
     with store.look() as view:
-        (first,) = view.consents.to_take_back(9)
+        (first,) = view.consents.to_take_back(0, 9)
     put(store, ADA, WITHDRAWN, takes_back=True)
     for told in ([first], None):
         with store.work() as work:
-            work.consents.taken_back(told or work.consents.to_take_back(9))
+            work.consents.taken_back(told or work.consents.to_take_back(0, 9))
         with store.look() as view:
-            assert [kept.subject for kept in view.consents.to_take_back(9)] == ([ADA] if told else [])
+            assert [kept.subject for kept in view.consents.to_take_back(0, 9)] == ([ADA] if told else [])
     assert first.subject == ADA
+
+
+def test_who_is_still_to_be_taken_back_from_and_who_has_turns(store: Store) -> None:
+    session, quiet = ConsentSubject(NAMESPACE, "session", "s1"), ConsentSubject(NAMESPACE, "session", "ada")
+    for subject in (BOB, ADA, ADA, ELSEWHERE, session, quiet):
+        put(store, subject, WITHDRAWN, takes_back=True)
+    with store.work() as work:
+        work.turns.put([hers(1, "ada", "s1")])
+        found = work.consents.to_take_back(1, 3)
+        assert [kept.subject for kept in found] == [ADA, ELSEWHERE, session]
+        work.consents.taken_back(found[1:2])
+        assert work.consents.still_to_take_back(range(9)) == {1: False, 3: True, 5: True, 6: False}
 
 
 def hers(token: int, user: str | None, session: str, at: datetime = NOW) -> Completion:

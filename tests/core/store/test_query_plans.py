@@ -193,7 +193,8 @@ USES: dict[str, Callable[[Any], object]] = {
     "consents.revision": lambda view: view.consents.revision(),
     "consents.of": lambda view: view.consents.of([subject(7), subject(8)]),
     "consents.changed_since": lambda view: view.consents.changed_since(4900, 100),
-    "consents.to_take_back": lambda view: view.consents.to_take_back(100),
+    "consents.to_take_back": lambda view: view.consents.to_take_back(4, 100),
+    "consents.still_to_take_back": lambda view: view.consents.still_to_take_back([8, 9]),
     "consents.heeded": lambda view: view.consents.heeded({each.inference_id: each for each in map(turn, MANY)}),
     "consents.put": lambda work: work.consents.put(subject(7), UNSAID, takes_back=False),
     "consents.taken_back": lambda work: work.consents.taken_back(
