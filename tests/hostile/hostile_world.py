@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -208,21 +209,37 @@ class World:
             await asyncio.gather(*(attacker() for _ in range(at_once)))
 
     async def _send(self, session: aiohttp.ClientSession, attack: Attack) -> None:
+        """Send it; while the service says that it is full, again after as long as it asks for."""
         counts = self.counts.setdefault(attack.kind, Counts())
-        counts.sent += 1
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while True:
+            counts.sent += 1
+            try:
+                wait_s = await self._sent(session, attack, counts, time.monotonic() >= deadline_s)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                counts.answers[0] += 1
+                counts.wrong.append(f"{attack.name}: {type(error).__name__} {error}")
+                return
+            if wait_s is None:
+                return
+            await asyncio.sleep(wait_s)
+
+    async def _sent(
+        self, session: aiohttp.ClientSession, attack: Attack, counts: Counts, is_last: bool
+    ) -> float | None:
+        """Send it once; return the seconds after which to ask again, or None once it is answered for good."""
         headers = {**bearer(PLUGIN_KEY), "Content-Type": "application/json", **attack.headers}
         url = URL(self.service.url + attack.path, encoded=True)
-        try:
-            async with session.request(attack.method, url, data=_body(attack), headers=headers) as response:
-                counts.answers[response.status] += 1
-                if response.content_type != "text/event-stream":
-                    await response.read()
-                if response.status not in attack.answers:
-                    text = "" if response.content_type == "text/event-stream" else (await response.text())[:200]
-                    counts.wrong.append(f"{attack.name}: {response.status} {text}")
-        except (aiohttp.ClientError, TimeoutError) as error:
-            counts.answers[0] += 1
-            counts.wrong.append(f"{attack.name}: {type(error).__name__} {error}")
+        async with session.request(attack.method, url, data=_body(attack), headers=headers) as response:
+            counts.answers[response.status] += 1
+            is_stream = response.content_type == "text/event-stream"
+            text = "" if is_stream else (await response.read()).decode(errors="replace")
+            if response.status in attack.answers:
+                return None
+            if response.status == HTTPStatus.SERVICE_UNAVAILABLE and "Retry-After" in response.headers and not is_last:
+                return float(response.headers["Retry-After"])
+            counts.wrong.append(f"{attack.name}: {response.status} {text[:200]}")
+            return None
 
     # ------------------------------------------------------------------------------------------ how it is
 
