@@ -13,7 +13,8 @@ from publisher import Publisher
 from service_tree import Service, wait_for
 
 pytestmark = [pytest.mark.hostile, pytest.mark.timeout(900)]
-USERS = 16
+USERS = 32  # each drawn into an arm: with half as many, one run of thirteen had too few in the canary's to decide
+MIN_USERS = 3
 HORIZON_TURNS, GUARD_TURNS, WINDOW_TURNS = 60, 60, 50
 FLOOD = 3 * HORIZON_TURNS
 DECIDED_S = 120.0
@@ -25,7 +26,7 @@ OF_THE_TEST = {
     "learner.batch.turns": 1_000_000,
     "release.canary.enabled": "on",
     "release.canary.share": 0.5,
-    "release.canary.min_users": 5,
+    "release.canary.min_users": MIN_USERS,
     "release.canary.switch_s": 0,
     "release.canary.maturity_s": 0.1,
     "release.canary.horizon_turns": HORIZON_TURNS,
