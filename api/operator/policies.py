@@ -6,7 +6,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.plain import (
     LARGEST_INTEGER,
@@ -68,7 +68,7 @@ class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
 order_decoder = msgspec.json.Decoder(OrderBody)
 
 
-def policies_router(context: Context) -> APIRouter:
+def policies_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["policies"])
     services = context.services
 
@@ -126,7 +126,7 @@ def policies_router(context: Context) -> APIRouter:
     return router
 
 
-def _history_routes(router: APIRouter, context: Context) -> None:
+def _history_routes(router: APIRouter, context: ApiContext) -> None:
     services = context.services
 
     @router.get("/v1/releases")
@@ -158,7 +158,7 @@ def _history_routes(router: APIRouter, context: Context) -> None:
         return json_response({"object": "list", "data": [to_builtins(each) for each in listed]})
 
 
-def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: str) -> None:
+def _order_route(router: APIRouter, context: ApiContext, kind: OrderKind, meaning: str) -> None:
     @router.post(
         f"/v1/policies/{{version}}/{kind}",
         openapi_extra=json_body(OrderBody, "Why"),
@@ -189,7 +189,7 @@ def _holding(found: Opening | None) -> dict[str, Any]:
     return {"alarm_id": found.alarm_id, "monitor": found.monitor, "meaning": found.meaning}
 
 
-def _model(context: Context) -> dict[str, Any]:
+def _model(context: ApiContext) -> dict[str, Any]:
     return {"id": context.services.model_name, "object": "model", "created": 0, "owned_by": "onward"}
 
 

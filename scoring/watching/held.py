@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from core.ids import InferenceId
-from scoring.monitors import LEAST_UNITS, Watched
+from scoring.monitors import LEAST_UNITS, WatchedTurn
 from scoring.watching.turns import WatchedTurns
 
 
@@ -24,7 +24,7 @@ class Held:
     def __iter__(self) -> Iterator[InferenceId]:
         return iter(self._ids)
 
-    def add(self, turn: Watched) -> None:
+    def add(self, turn: WatchedTurn) -> None:
         """Add the newest turn, and drop the user's oldest where the window holds too many of hers."""
         turn = self._turns.hold(turn)
         self._ids.append(turn.inference_id)

@@ -20,7 +20,7 @@ from core.events import Environment
 from core.ids import InferenceId
 from core.reward_spec import Role
 from core.settings import MonitorSettings
-from scoring.monitors import LEAST, LEAST_UNITS, MovedTurns, Watched, Window, WindowTurns, floor, with_roles
+from scoring.monitors import LEAST, LEAST_UNITS, MovedTurns, WatchedTurn, Window, WindowTurns, floor, with_roles
 from scoring.watching.held import Held
 from scoring.watching.turns import WatchedTurns
 
@@ -32,8 +32,8 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
     form: int
     ripe: bool
-    turns: tuple[Watched, ...]
-    best: tuple[Watched, ...] = ()
+    turns: tuple[WatchedTurn, ...]
+    best: tuple[WatchedTurn, ...] = ()
 
 
 _encode = codec.encoder().encode
@@ -77,7 +77,7 @@ class Workload:
         self._users = {turn.unit for turn in before[:: max(1, len(before) // LEAST)]}  # some, until there are enough
         self.has_news = False
 
-    def add(self, turn: Watched) -> None:
+    def add(self, turn: WatchedTurn) -> None:
         """Add a turn; turns come in order of time."""
         if not self.has_users:
             self._users.add(turn.unit)
@@ -90,7 +90,7 @@ class Workload:
             window.shorten()
         self.has_news = True
 
-    def _admit(self, turn: Watched) -> None:
+    def _admit(self, turn: WatchedTurn) -> None:
         """Have a turn ripen, where enough time has passed since the last one that does."""
         pause_s = self.maturity_s / self._settings.window_turns
         if turn.at_s - self._admitted_of_all_s >= pause_s:
@@ -184,7 +184,7 @@ class Workload:
         for each in chain.from_iterable(held):
             self._turns.release(each)
 
-    def _belongs_to_reference(self, turn: Watched) -> bool:
+    def _belongs_to_reference(self, turn: WatchedTurn) -> bool:
         if self._is_whole() or turn.inference_id in self._reference:  # a restart reads those kept again
             return False
         return self._of_reference[turn.unit] < self._settings.reference_turns // LEAST_UNITS
@@ -192,6 +192,6 @@ class Workload:
     def _is_whole(self) -> bool:
         return self._frozen is not None or len(self._reference) >= self._settings.reference_turns
 
-    def _hold(self, window: "deque[InferenceId] | list[InferenceId]", turn: Watched) -> None:
+    def _hold(self, window: "deque[InferenceId] | list[InferenceId]", turn: WatchedTurn) -> None:
         self._turns.hold(turn)
         window.append(turn.inference_id)

@@ -6,7 +6,7 @@ from itertools import count
 from simulator.functions.answers import code_of
 from simulator.functions.requests import Request, Split, sample
 from simulator.lessons.subject import Exercise
-from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.sandbox import ForkServer
 
 _ROUND = 32  # requests drawn at once
 _EXAMPLE = (
@@ -21,7 +21,7 @@ class Functions:
     max_tokens = 64
     stop = ("\n```\n",)  # a user copies the code and reads no further
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: ForkServer) -> None:
         self._sandbox = sandbox
 
     def taught(self, seed: int) -> Iterator[Exercise]:

@@ -8,14 +8,16 @@ from typing import Any
 import aiohttp
 
 from environments.provenance import Origin
-from simulator.lessons.lesson import Lesson, Plan
+from simulator.lessons.lesson import Lesson, LessonOptions
 from simulator.lessons.report import make_report, write
 from simulator.lessons.subject import Subject
 from simulator.lessons.view import watch
 from simulator.service import ServiceView
 
 
-async def run_lesson(plan: Plan, subject: Subject, key: str | None, output: Path, made: Origin) -> dict[str, Any]:
+async def run_lesson(
+    plan: LessonOptions, subject: Subject, key: str | None, output: Path, made: Origin
+) -> dict[str, Any]:
     """Run the lesson, write its report, and return it. `made`: by which command."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}

@@ -17,7 +17,7 @@ from onward import cli, output
 from onward.commands import client, doctor, rewards
 from onward.commands.eval_commands import review_suite
 from onward.commands.operators import alarms
-from serving.evals.cases import Draft, Message, Origin, Reuse
+from serving.evals.cases import CaseMessage, Draft, Origin, Reuse
 from serving.evals.drafts.written import put_draft
 
 WORDS = "[/b]x[red]"
@@ -27,7 +27,7 @@ ORIGIN = Origin(
 
 
 def draft_of(asked: str) -> Draft:
-    said = (Message(role="user", content=asked),)
+    said = (CaseMessage(role="user", content=asked),)
     return Draft(name="mined-1", messages=said, solution="x", source=ORIGIN, reuse=Reuse(namespace="acme"))
 
 

@@ -19,7 +19,7 @@ from onward.wiring import rollouts
 from onward.wiring.suites import kept_out
 from onward.wiring.suites.kept_out import WatchedSuites
 from serving.evals import cases
-from serving.evals.cases import Draft, Message, Origin, Reuse
+from serving.evals.cases import CaseMessage, Draft, Origin, Reuse
 from serving.evals.drafts.written import put_draft
 
 SOLUTION = "def total(xs):\n    result = 0\n    for x in xs:\n        result += x\n    return result"
@@ -36,7 +36,7 @@ def suite(directory: Path, **solutions: str) -> Path:
 
 def draft() -> Draft:
     source = Origin(session="s", turn="t", versions=(), received_at=START, reward=1.0, reward_spec="r", edited=False)
-    asked = (Message(role="user", content=ASKS),)
+    asked = (CaseMessage(role="user", content=ASKS),)
     return Draft(name="mined-1", messages=asked, solution="print(1)", source=source, reuse=Reuse(namespace="acme"))
 
 
