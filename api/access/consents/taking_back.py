@@ -7,18 +7,15 @@ all is done, so another process goes on where one died; the ids of outcomes foll
 say counts once."""
 
 import asyncio
-import logging
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from core.errors import LogUnavailable, StoreUnavailable
+from api.access.looking import Looking
 from core.events import Outcome, Topic
 from core.ids import CONSENT, InferenceId, OutcomeId, UserHash
 from core.operations.consents import KeptConsent
 from core.ports import Clock, EventLog, Store
 from core.reward_spec.roles import CONSENT_WITHDRAWN
 
-logger = logging.getLogger(__name__)
 LOOK_S: Final = 10.0
 """How often it is looked for turns that were on their way when their user withdrew, and for what others left undone."""
 SETTLED_S: Final = 120.0
@@ -27,29 +24,20 @@ _AT_ONCE: Final = 500  # turns
 _WITHDRAWALS: Final = 100
 
 
-class TakingBack:
+class TakingBack(Looking):
     """Takes back, on one event loop, within its context."""
 
     def __init__(self, log: EventLog, store: Store, clock: Clock) -> None:
+        super().__init__(LOOK_S, "rewards of turns whose users withdrew are taken back later")
         self._log, self._store, self._clock = log, store, clock
         self._said: dict[KeptConsent, set[InferenceId]] = {}  # in the log, and perhaps not in the store yet
-        self._wanted = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.get_running_loop().create_task(self._keep_on())
-        return self
+    async def begin(self) -> None:
+        """Begin at once, while the service starts: there may be much to take back."""
+        self.hasten()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    def hasten(self) -> None:
-        """Look at once: somebody has just withdrawn."""
-        self._wanted.set()
+    async def look(self) -> None:
+        await self.take_back()
 
     async def take_back(self) -> None:
         """Take back what the store knows to be withdrawn. Raises StoreUnavailable, LogUnavailable."""
@@ -109,18 +97,6 @@ class TakingBack:
     def _note(self, done: list[KeptConsent]) -> None:
         with self._store.work() as work:
             work.consents.taken_back(done)
-
-    async def _keep_on(self) -> None:
-        while True:
-            try:
-                await self.take_back()
-            except (StoreUnavailable, LogUnavailable) as error:
-                logger.warning("rewards of turns whose users withdrew are taken back later: %s", error)
-            try:
-                await asyncio.wait_for(self._wanted.wait(), LOOK_S)
-                self._wanted.clear()
-            except TimeoutError:
-                pass
 
 
 def _outcome_id(inference_id: InferenceId) -> OutcomeId:
