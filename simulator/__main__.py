@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from environments.provenance import Origin, made_by
+from core.provenance import Origin, made_by
 from simulator.drive import Driver, RunOptions
 from simulator.exploits import EXPLOITS, exploit_of
 from simulator.outcome.curves import RunCurves

@@ -249,6 +249,7 @@ BACKTRACKING = {
     "api/turns/intake.py": "fullmatch of one class, at most 64 characters",
     "api/turns/session_ids.py": "fullmatch of one class, at most 128 characters",
     "api/requests/tools.py": "fullmatch of one class, at most 64 characters",
+    "core/provenance.py": "the words of a command of ours, and versions by their names",
     "core/text/edits.py": "anchored, and no two parts in a row that take the same characters without end",
     "core/settings/services/kafka.py": "fullmatch of addresses of the settings, whose parts share no character",
     "ingest/sqlite/membership.py": "names of groups, which are ours",

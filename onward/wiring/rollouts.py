@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from core import telemetry
 from core.errors import ConfigError, from_extra
+from core.provenance import made_by
 from core.secrets import redacted
 from core.settings import LearnerSettings, RolloutSettings, Settings
 from core.stages.stage import OK, Stage
 from environments.errors import EnvironmentFault
 from environments.harness.harness import Budget, Endpoint
-from environments.provenance import made_by
 from environments.rollouts.episode import Episode, EpisodeResult
 from environments.rollouts.journal import Journal
 from environments.rollouts.plan import Patience, Plan, TaskSet

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from environments.provenance import Origin, made_by
+from core.provenance import Origin, made_by
 from simulator.functions.subject import Functions
 from simulator.lessons.lesson import LessonOptions
 from simulator.lessons.report import succeeded, summary

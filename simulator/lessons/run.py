@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from environments.provenance import Origin
+from core.provenance import Origin
 from simulator.lessons.lesson import Lesson, LessonOptions
 from simulator.lessons.report import make_report, write
 from simulator.lessons.subject import Subject

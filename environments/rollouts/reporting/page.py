@@ -10,7 +10,7 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from environments.provenance import Origin, lowest_and_highest, provenance
+from core.provenance import Origin, lowest_and_highest, provenance
 from environments.rollouts.journal import Journal
 from environments.rollouts.reporting.figures import Attempt, TaskFigures, figures_of
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rollouts_world import Scripted, Watched, means, plan_of, task
 
+from core.provenance import made_by
 from environments.harness.harness import Endpoint
-from environments.provenance import made_by
 from environments.rollouts.episode import Episode
 from environments.rollouts.journal import Journal
 from environments.rollouts.plan import TaskSet
