@@ -118,22 +118,13 @@ def test_sizes_stay_habitable(trees: Trees) -> None:
     assert statistics.median(length for length, _ in functions) <= 15
 
 
-NAMED_TWICE = {
-    *("Answer", "Done", "EnvironmentSettings", "Finish", "Group", "Journal", "Manifest", "Plan", "Settings", "Span"),
-    *("Tool", "Tree", "Weights", "Work"),
-}
-"""Names that several public classes still have. Whoever renames one takes it out; none is added."""
-
-
 def test_no_two_classes_have_the_same_name(trees: Trees) -> None:
     places: dict[str, list[str]] = {}
     for path in product_files():
         for node in trees[path]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    twice = {name: where for name, where in places.items() if len(where) > 1}
-    assert not {name: where for name, where in twice.items() if name not in NAMED_TWICE}
-    assert not NAMED_TWICE - twice.keys(), "these have one class each now: take them out"
+    assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
 def test_no_module_is_a_drawer() -> None:

@@ -13,7 +13,7 @@ from task_folders import write_task
 
 from core.errors import ConfigError
 from core.settings import LearnerSettings, Settings
-from environments.rollouts.plan import Plan, TaskSet
+from environments.rollouts.plan import RolloutPlan, TaskSet
 from environments.rollouts.workshop import Source, Workshop
 from onward.wiring import rollouts
 from onward.wiring.suites import kept_out
@@ -122,7 +122,7 @@ def test_what_is_written_while_suites_are_read_is_read_the_next_time(
     assert watched().solutions == ["echo one two three"]
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, settings: Settings, *sets: TaskSet) -> Plan:
+def planned(monkeypatch: pytest.MonkeyPatch, settings: Settings, *sets: TaskSet) -> RolloutPlan:
     async def task_sets(_workshop: Workshop) -> tuple[TaskSet, ...]:
         return sets
 
