@@ -18,9 +18,8 @@ from scoring.monitors.level import _value
 from scoring.monitors.signals import _components, _judge_excess, _length_and_value
 from scoring.monitors.tally import Tally
 from scoring.monitors.users import _mass
-from scoring.watching.held import Held
 from scoring.watching.turns import WatchedTurns
-from scoring.watching.workload import Workload
+from scoring.watching.workload import Held, Workload
 
 MEASURES = (_value, _judge_excess, _surprisal, _log_surprisal, _edits, log_tokens)
 

@@ -8,10 +8,18 @@ from itertools import islice
 
 import pytest
 
-from simulator.functions.answers import code_of
 from simulator.functions.function import POOLS, Function
-from simulator.functions.requests import FUNCTIONS, WORDINGS, Request, of_split, sample, split_of, word
-from simulator.functions.subject import Functions
+from simulator.functions.subject import (
+    FUNCTIONS,
+    WORDINGS,
+    Functions,
+    Request,
+    code_of,
+    of_split,
+    sample,
+    split_of,
+    word,
+)
 from simulator.tasks.sandbox import ForkServer
 
 ENOUGH = 45
