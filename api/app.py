@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from api.access.consents.kept import KeptConsents
 from api.access.consents.taking_back import TakingBack
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import KeyRing
 from api.access.low_priority import LowPlaces
 from api.access.origin_check import OriginCheck
@@ -197,7 +197,7 @@ def create_app(services: ApiServices) -> FastAPI:
     consents = KeptConsents(services.store)
     taking_back = TakingBack(services.log, services.store, services.clock)
     reader = _reader(services)
-    context = Context(
+    context = ApiContext(
         services, ring, reader, bodies, under_way, places, stored, redactors, quotas, log, consents, taking_back
     )
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from core.events import PolicyVersion, Release
 from core.ids import InferenceId, PolicyRef
 from core.ports import Clock
-from core.tracing import Span, is_on, record, root_of, root_of_version, trace, trace_version
+from core.tracing import TraceSpan, is_on, record, root_of, root_of_version, trace, trace_version
 from learner.sequences.scored import ScoredTurn
 from learner.timing import SECONDS
 
@@ -41,7 +41,7 @@ class VersionTraces:
         root, name = root_of_version(version), str(version)
         links = tuple(place for place in map(root_of, turns[:_MOST_LINKS]) if place is not None)
         about = {"onward.version": name, "onward.turns": policy.turns}
-        record(Span(root, None, f"version of {version.policy}", began_at, now, about, links))
+        record(TraceSpan(root, None, f"version of {version.policy}", began_at, now, about, links))
         trace_version(version, "update", began_at, made_at)
         trace_version(version, "publish", made_at, now)
         for turn in turns:

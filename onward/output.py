@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from environments.output import acts, console, visible
+from core.terminal import acts, console, visible
 
 __all__ = ["console", "json_text", "show_json", "show_line", "show_list", "visible"]
 

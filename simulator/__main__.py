@@ -10,17 +10,17 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from environments.provenance import Origin, made_by
-from simulator.drive import Driver, Traffic
+from core.provenance import Origin, made_by
+from simulator.drive import Driver, RunOptions
 from simulator.exploits import EXPLOITS, exploit_of
 from simulator.outcome.curves import RunCurves
 from simulator.report import make_report, succeeded, summary, write
 from simulator.service import ServiceView
 from simulator.users.crowd import LIARS_SHARE, SPAMMERS_SHARE, CrowdOptions
-from simulator.view import View
+from simulator.view import RunView
 
 
-async def simulate(traffic: Traffic, key: str | None, output: Path, made: Origin) -> bool:
+async def simulate(traffic: RunOptions, key: str | None, output: Path, made: Origin) -> bool:
     """Run the traffic, write its report, and return whether nothing was lost and true quality rose.
 
     `made`: by which command, for the report."""
@@ -28,7 +28,7 @@ async def simulate(traffic: Traffic, key: str | None, output: Path, made: Origin
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as http:
         driver, service, curves = Driver(traffic, http), ServiceView(traffic.base_urls[0], http), RunCurves()
-        watching = asyncio.create_task(View(driver, service, curves).watch())
+        watching = asyncio.create_task(RunView(driver, service, curves).watch())
         try:
             await driver.run()
         finally:
@@ -65,7 +65,7 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     urls = tuple(options.url)
-    traffic = Traffic(urls, options.seconds, options.rate, options.seed, options.shift_at, crowd, exploit)
+    traffic = RunOptions(urls, options.seconds, options.rate, options.seed, options.shift_at, crowd, exploit)
     made = made_by("python -m simulator")
     made |= {"command": options.command} if options.command else {}
     sys.exit(0 if uvloop.run(simulate(traffic, os.environ.get("SIMULATOR_KEY"), options.output, made)) else 1)

@@ -11,19 +11,19 @@ import aiohttp
 from simulator.exploits import NO_EXPLOIT, Exploit
 from simulator.outcome.truth import Lived, Truth, window_s
 from simulator.tasks.sampling import sample_task
-from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.sandbox import ForkServer
 from simulator.tasks.taste import SHIFTED, Taste
 from simulator.users.client import Client, RequestFailed
 from simulator.users.crowd import Crowd, CrowdOptions, User
 from simulator.users.ide import REQUEST_TIMEOUT, EditorSession, Ide
-from simulator.users.reports import Report, reports_of
+from simulator.users.reports import UserReport, reports_of
 
 MAX_SESSIONS = 256
 _PAUSES_S = (0.0, 0.1, 0.5)  # before each try to give feedback
 
 
 @dataclass(frozen=True)
-class Traffic:
+class RunOptions:
     """The options of one run."""
 
     base_urls: tuple[str, ...]  # replicas of the service
@@ -36,11 +36,11 @@ class Traffic:
 
 
 class Driver:
-    def __init__(self, traffic: Traffic, http: aiohttp.ClientSession) -> None:
+    def __init__(self, traffic: RunOptions, http: aiohttp.ClientSession) -> None:
         self.traffic = traffic
         self.crowd = Crowd(traffic.crowd, traffic.seed)
         self.truth = Truth(window_s(traffic.rate))
-        self._sandbox = Sandbox()
+        self._sandbox = ForkServer()
         self._ide = Ide(traffic.base_urls, http, self._sandbox)
         self._client = Client(traffic.base_urls, http, REQUEST_TIMEOUT)
         self._rng = random.Random(traffic.seed)
@@ -98,7 +98,7 @@ class Driver:
         if session.session_id is not None and not session.closed and session.ending != "failed":
             await self._end(session.session_id)
 
-    async def _tell(self, session: EditorSession, report: Report, user: User) -> None:
+    async def _tell(self, session: EditorSession, report: UserReport, user: User) -> None:
         """Send one piece of feedback, under an id of the user's own, so that a retry is not counted twice.
 
         Each try that fails is a failed request."""

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from environments.provenance import Origin, lowest_and_highest, provenance
+from core.provenance import Origin, lowest_and_highest, provenance
 from simulator.aftermath import aftermath, by_user_kind, windows
 from simulator.drive import Driver
 from simulator.losses import find_losses

@@ -27,7 +27,7 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "".join(" " if value is None else _BARS[min(7, int(value * 8))] for value in values[-_WIDTH:])
 
 
-class View:
+class RunView:
     def __init__(self, driver: Driver, service: ServiceView, curves: RunCurves) -> None:
         self._driver = driver
         self._service = service

@@ -10,8 +10,9 @@ import pytest
 
 from bench import check
 from bench.check import HEADLINE, SLID, State, against_headline
+from bench.headline import headline
 from bench.headline.figures import FIGURES, SAID, Figure, middle
-from bench.headline.headline import MEASURES, checked_out, rows_of
+from bench.headline.headline import MEASURES, ROOT, checked_out, rows_of
 from bench.headline.measures import MEASURES as KNOWN
 from bench.headline.page import BEGIN, END, page_with, table_of
 from bench.headline.past import against_past
@@ -66,7 +67,28 @@ def test_rows_stand_between_their_marks() -> None:
         page_with("no marks", "| new |")
 
 
-def test_another_commit_is_measured_by_todays_measurements() -> None:
+def test_an_earlier_commit_is_measured_by_its_own_bench(
+    commits: Callable[[str, str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names in `bench/` have changed since, as those of the product have."""
+    measures = "bench/headline/measures.py"
+    commits("bench/__main__.py", (ROOT / "bench" / "__main__.py").read_text())
+    commits("bench/former.py", "RATE = 2.0\n")
+    commits("product/former.py", "")
+    printing = 'print("beside")\nprint(json.dumps({"figures": {sys.argv[1]: RATE}}))\n'
+    earlier = commits(measures, f"import json, sys\nimport product.former\nfrom bench.former import RATE\n{printing}")
+    for before in ("bench/former.py", "product/former.py"):
+        (tmp_path / before).unlink()
+    commits("product/present.py", "")
+    commits("bench/present.py", "RATE = 3.0\n")
+    commits(measures, f"import json, sys\nimport product.present\nfrom bench.present import RATE\n{printing}")
+    monkeypatch.setattr(headline, "ROOT", tmp_path)
+    with checked_out(earlier) as tree:
+        assert headline.measured([tmp_path, tree], ["log"], 2) == [{"log": [3.0, 3.0]}, {"log": [2.0, 2.0]}]
+    assert not tree.exists()
+
+
+def test_another_commit_is_checked_out_whole() -> None:
     head = commit().removesuffix("-dirty")
     with checked_out(head) as tree:
         assert (tree / "bench" / "headline" / "measures.py").exists()

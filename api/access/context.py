@@ -25,7 +25,7 @@ _OTHER = "other"
 
 
 @dataclass(frozen=True)
-class Context:
+class ApiContext:
     services: ApiServices
     keys: KeyRing
     reader: BodyReader

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 from fastapi import Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.http.asgi import ClientGone
 from api.http.body_shape import Raw, check_values
@@ -32,7 +32,7 @@ def identity_of(request: Request) -> Identity:
     return identity
 
 
-def is_still_let_in(context: Context, request: Request) -> bool:
+def is_still_let_in(context: ApiContext, request: Request) -> bool:
     """Return whether the key of a request that the gate let in is still good: an answer may be open for days."""
     headers = dict(request.scope["headers"])
     try:
@@ -43,7 +43,7 @@ def is_still_let_in(context: Context, request: Request) -> bool:
 
 
 async def body_of(
-    context: Context, request: Request, decoder: msgspec.json.Decoder[T], most_values: int | None = None
+    context: ApiContext, request: Request, decoder: msgspec.json.Decoder[T], most_values: int | None = None
 ) -> T:
     """Read and decode the body of an own route, which knows no query parameter: all that it takes is in the body.
 
@@ -53,7 +53,9 @@ async def body_of(
     return await _understood(context, request, lambda raw: decode_body(decoder, raw), most_values)
 
 
-async def foreign_body_of(context: Context, request: Request, decoder: msgspec.json.Decoder[T]) -> tuple[T, list[str]]:
+async def foreign_body_of(
+    context: ApiContext, request: Request, decoder: msgspec.json.Decoder[T]
+) -> tuple[T, list[str]]:
     """Read and decode a body in another's protocol; return it with the names of unknown fields. Raises as `body_of`."""
     return await _understood(context, request, lambda raw: decode_foreign(decoder, raw))
 
@@ -64,7 +66,7 @@ def told_ignored(names: Sequence[str]) -> dict[str, str]:
 
 
 async def _understood(
-    context: Context, request: Request, understand: Callable[[Raw], T], most_values: int | None = None
+    context: ApiContext, request: Request, understand: Callable[[Raw], T], most_values: int | None = None
 ) -> T:
     """Return what `understand` makes of the body: of a large one on a thread, once the reader's process has counted it.
 

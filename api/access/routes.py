@@ -9,7 +9,7 @@ from fastapi import Request
 from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.routing import BaseRoute, Route
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.trail import begin_note
 from api.http.background import called_by
@@ -136,7 +136,7 @@ ACCESS: Final[Mapping[tuple[str, str], Need]] = {
 class AccessCheck:
     """The dependency of every plain route that checks its line of the table before anything else of it runs."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._keys, self._clock = context.keys, context.services.clock
 
     async def __call__(self, request: Request) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.plain import body_of, identity_of, json_body, json_response
 from api.access.quotas.limits import ERRORS, admit
@@ -37,7 +37,7 @@ _decoder = msgspec.json.Decoder(_Batch)
 Answer = dict[str, Any]
 
 
-def batch_router(context: Context) -> APIRouter:
+def batch_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["feedback"])
 
     @router.post("/v1/feedback/batch", openapi_extra=json_body(FeedbackBatch, "What somebody made of several answers"))
@@ -55,7 +55,7 @@ def batch_router(context: Context) -> APIRouter:
     return router
 
 
-async def _record_all(context: Context, identity: Identity, reports: list[msgspec.Raw]) -> list[Answer]:
+async def _record_all(context: ApiContext, identity: Identity, reports: list[msgspec.Raw]) -> list[Answer]:
     bodies = [_decoded(raw, place) async for place, raw in in_slices(enumerate(reports))]
     subjects = [None if isinstance(body, RequestError) else subject_of(body) for body in bodies]
     return await side_by_side(identity.caller, subjects, lambda place: _answer(context, identity, bodies[place]))
@@ -69,7 +69,7 @@ def _decoded(raw: msgspec.Raw, place: int) -> FeedbackBody | RequestError:
         return error
 
 
-async def _answer(context: Context, identity: Identity, body: FeedbackBody | RequestError) -> Answer:
+async def _answer(context: ApiContext, identity: Identity, body: FeedbackBody | RequestError) -> Answer:
     live_state = context.services.live_state
     try:
         await admit(live_state, identity)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.feedback.measures import LONGEST_SNAPSHOT, MeasuredFeedback, check_measured, demonstrated, measured
 from api.feedback.targets import NamedTurn
@@ -55,7 +55,7 @@ class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 feedback_decoder = msgspec.json.Decoder(FeedbackBody)
 
 
-def check_body(context: Context, body: FeedbackBody) -> None:
+def check_body(context: ApiContext, body: FeedbackBody) -> None:
     """Raise InvalidRequest for a wrong field."""
     if (body.inference_id is None) == (body.session_id is None):
         raise InvalidRequest("inference_id: name an inference or a session, one of them", param="inference_id")
@@ -71,7 +71,7 @@ def check_body(context: Context, body: FeedbackBody) -> None:
         raise InvalidRequest(what, param="feedback_id", code="reserved_id")
 
 
-async def said_by(context: Context, identity: Identity, body: FeedbackBody, named: NamedTurn) -> MeasuredFeedback:
+async def said_by(context: ApiContext, identity: Identity, body: FeedbackBody, named: NamedTurn) -> MeasuredFeedback:
     """Return the given value, or the one computed from the text that is there instead, and which edits that text is."""
     services = context.services
     texts = [name for name in _TEXTS if getattr(body, name) is not None]
@@ -92,7 +92,7 @@ async def said_by(context: Context, identity: Identity, body: FeedbackBody, name
     return await measured(context, identity, named, body.tool_call_id, field, text, measure)
 
 
-def outcome_of(context: Context, identity: Identity, body: FeedbackBody, said: MeasuredFeedback) -> Outcome:
+def outcome_of(context: ApiContext, identity: Identity, body: FeedbackBody, said: MeasuredFeedback) -> Outcome:
     now = context.services.clock.now()
     inference_id, session_id = subject_of(body)
     return Outcome(
@@ -123,7 +123,7 @@ def subject_of(body: FeedbackBody) -> tuple[InferenceId | None, SessionId | None
     return inference_id, None if body.session_id is None else SessionId(body.session_id)
 
 
-def check_time(context: Context, at: datetime) -> datetime:
+def check_time(context: ApiContext, at: datetime) -> datetime:
     """Return the moment in UTC. Raises InvalidRequest for one in the future or before the calendar's first year."""
     ahead_s = (at - context.services.clock.now()).total_seconds()
     most_s = context.services.settings.feedback.clock_skew_s

@@ -4,7 +4,7 @@ import uuid
 
 import msgspec
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.turns.lookup import look_up, read
 from api.turns.session_ids import is_id
@@ -16,7 +16,7 @@ from core.store.work import View
 _WITHDRAWALS = uuid.UUID("5f0a8c2e-55a5-4f3e-9a55-1f2a2a9b7c11")  # names the ids of withdrawals (RFC 9562, v5)
 
 
-async def describe_feedback(context: Context, identity: Identity, outcome_id: OutcomeId) -> dict[str, object]:
+async def describe_feedback(context: ApiContext, identity: Identity, outcome_id: OutcomeId) -> dict[str, object]:
     """Return the feedback as `GET /v1/feedback/{feedback_id}` shows it. Raises NotFound, StoreUnavailable."""
     outcome = await _known(context, identity, outcome_id)
     return _described(outcome, await read(context.services, lambda view: last_word(view, outcome)))
@@ -30,7 +30,7 @@ def last_word(view: View, outcome: Outcome) -> Outcome | None:
     return view.outcomes.withdrawal_before(*of) or view.outcomes.successor(*of)
 
 
-async def withdraw_feedback(context: Context, identity: Identity, outcome_id: OutcomeId) -> None:
+async def withdraw_feedback(context: ApiContext, identity: Identity, outcome_id: OutcomeId) -> None:
     """Withdraw the feedback, once. Raises NotFound, Conflict where it was superseded, LogUnavailable."""
     services, namespace = context.services, identity.namespace
     outcome = await _known(context, identity, outcome_id)
@@ -56,7 +56,7 @@ async def withdraw_feedback(context: Context, identity: Identity, outcome_id: Ou
         await context.background.insist(context.log.record(identity, withdrawal))
 
 
-async def _known(context: Context, identity: Identity, outcome_id: OutcomeId) -> Outcome:
+async def _known(context: ApiContext, identity: Identity, outcome_id: OutcomeId) -> Outcome:
     """Return the outcome, waiting for the writer as long as feedback does for an inference.
 
     Raises NotFound, also for what the caller may not see."""

@@ -4,7 +4,7 @@ from functools import partial
 
 import msgspec
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.feedback.edits import edits_to, lost_lines
 from api.feedback.targets import NamedTurn
@@ -40,7 +40,7 @@ class MeasuredFeedback(msgspec.Struct, frozen=True):
 
 
 async def measured(
-    context: Context,
+    context: ApiContext,
     identity: Identity,
     named: NamedTurn,
     call_id: str | None,
@@ -63,7 +63,7 @@ async def measured(
 
 
 async def demonstrated(
-    context: Context, identity: Identity, named: NamedTurn, call_id: str | None, text: str
+    context: ApiContext, identity: Identity, named: NamedTurn, call_id: str | None, text: str
 ) -> MeasuredFeedback:
     """Return what a text says that somebody wanted instead; without edits where the turn is not to be had."""
     try:

@@ -6,7 +6,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import json_answer, json_response, only_parameters
 from core.reward_spec import Measure, OutcomeSpec, OutcomeType, Role
 
@@ -31,7 +31,7 @@ class OutcomeList(msgspec.Struct):
     data: list[OutcomeInfo]
 
 
-def outcomes_router(context: Context) -> APIRouter:
+def outcomes_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["feedback"])
     outcomes = context.services.spec.outcomes
 

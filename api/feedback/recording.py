@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.quotas.limits import admit_user
 from api.access.services import ApiServices
@@ -31,7 +31,7 @@ class Recorded(msgspec.Struct, frozen=True):
     pending: bool = False
 
 
-async def record_feedback(context: Context, identity: Identity, body: FeedbackBody) -> Recorded:
+async def record_feedback(context: ApiContext, identity: Identity, body: FeedbackBody) -> Recorded:
     """Record what somebody made of a turn or a session, from wherever it was told.
 
     Raises RequestError naming the field at fault, TooManyRequests, LogUnavailable."""
@@ -49,7 +49,7 @@ async def record_feedback(context: Context, identity: Identity, body: FeedbackBo
     return await context.background.insist(_record(context, identity, outcome, named, own_id=own_id))
 
 
-async def _admit_user(context: Context, identity: Identity, body: FeedbackBody, named: NamedTurn) -> None:
+async def _admit_user(context: ApiContext, identity: Identity, body: FeedbackBody, named: NamedTurn) -> None:
     """Count the feedback against its user's limit. Raises TooManyRequests."""
     services, namespace = context.services, identity.namespace
     per_minute = services.settings.feedback.user_per_minute
@@ -62,7 +62,7 @@ async def _admit_user(context: Context, identity: Identity, body: FeedbackBody, 
 
 
 async def _record(
-    context: Context, identity: Identity, outcome: Outcome, named: NamedTurn, *, own_id: bool
+    context: ApiContext, identity: Identity, outcome: Outcome, named: NamedTurn, *, own_id: bool
 ) -> Recorded:
     """Check the outcome against what is known, then append it; it is durable when this returns.
 
@@ -116,7 +116,7 @@ def _log_key(outcome_id: OutcomeId) -> str:
 
 
 async def _append_once(
-    context: Context, identity: Identity, outcome: Outcome, digest: str, answer: Recorded
+    context: ApiContext, identity: Identity, outcome: Outcome, digest: str, answer: Recorded
 ) -> Recorded:
     """Append the outcome unless the same id has other content, even at the same moment and at another replica.
 

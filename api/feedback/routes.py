@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters
 from api.access.quotas.limits import ERRORS, admit
@@ -15,7 +15,7 @@ from core.errors import RequestError, Unavailable
 from core.ids import OutcomeId
 
 
-def feedback_router(context: Context) -> APIRouter:
+def feedback_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["feedback"])
 
     @router.post("/v1/feedback", openapi_extra=json_body(FeedbackBody, "What somebody made of a turn or a session"))
@@ -42,7 +42,9 @@ def feedback_router(context: Context) -> APIRouter:
     return router
 
 
-async def _limited(context: Context, request: Request, answer: Callable[[Identity], Awaitable[Response]]) -> Response:
+async def _limited(
+    context: ApiContext, request: Request, answer: Callable[[Identity], Awaitable[Response]]
+) -> Response:
     identity = identity_of(request)
     live_state = context.services.live_state
     try:
@@ -55,17 +57,17 @@ async def _limited(context: Context, request: Request, answer: Callable[[Identit
     return response
 
 
-async def _post(context: Context, identity: Identity, request: Request) -> Response:
+async def _post(context: ApiContext, identity: Identity, request: Request) -> Response:
     body = await body_of(context, request, feedback_decoder, MOST_VALUES)
     recorded = await record_feedback(context, identity, body)
     status = "pending" if recorded.pending else "recorded"
     return json_response({"feedback_id": recorded.outcome_id, "status": status}, 202 if recorded.pending else 200)
 
 
-async def _get(context: Context, identity: Identity, outcome_id: OutcomeId) -> Response:
+async def _get(context: ApiContext, identity: Identity, outcome_id: OutcomeId) -> Response:
     return json_response(await describe_feedback(context, identity, outcome_id))
 
 
-async def _withdraw(context: Context, identity: Identity, outcome_id: OutcomeId) -> Response:
+async def _withdraw(context: ApiContext, identity: Identity, outcome_id: OutcomeId) -> Response:
     await withdraw_feedback(context, identity, outcome_id)
     return json_response({"feedback_id": outcome_id, "status": "withdrawn"})

@@ -2,19 +2,69 @@
 
 Of several namespaces the one that has the most gives up its own: what a tenant says fills no other's memory."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Generic, Self, TypeVar
 
 from api.live_state.buckets import Buckets
 from api.live_state.changes import Channels
 from api.live_state.counting import Slots
-from api.live_state.recent import bytes_of
-from api.live_state.rooms import Rooms
-from api.live_state.windows import Windows
+from api.live_state.recent import RecentlyUsed, bytes_of
 from core.ids import InferenceId, Namespace, SessionId
 from core.ports import Allowance, Bucket, Changes, CountWindow, RecentCounts, TokenChain
+
+V = TypeVar("V")
+
+
+class Rooms(Generic[V]):
+    """A map of the most recently used entries, bounded by their weight over all rooms.
+
+    Beyond the bound the heaviest room gives up its oldest: whoever fills one crowds nobody out of another. Rooms are
+    to be few, since the heaviest is looked for among all."""
+
+    def __init__(self, max_weight: int) -> None:
+        self._rooms: dict[Hashable, RecentlyUsed[V]] = {}
+        self._max_weight = max_weight
+        self._weight = 0
+
+    def put(self, room: Hashable, key: Hashable, value: V, weight: int) -> None:
+        self.drop(room, key)
+        self._rooms.setdefault(room, RecentlyUsed()).put(key, value, weight)
+        self._weight += weight
+        while self._weight > self._max_weight:
+            heaviest = max(self._rooms.values(), key=lambda each: each.weight)
+            self._weight -= heaviest.drop_oldest()
+
+    def get(self, room: Hashable, key: Hashable) -> V | None:
+        entries = self._rooms.get(room)
+        return None if entries is None else entries.get(key)
+
+    def drop(self, room: Hashable, key: Hashable) -> None:
+        entries = self._rooms.get(room)
+        if entries is not None:
+            self._weight -= entries.drop(key)
+
+
+class Windows:
+    """Counts that begin anew every minute; those that were used longest ago are forgotten first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._counts: RecentlyUsed[int] = RecentlyUsed(max_bytes)
+
+    def spend(self, windows: Sequence[CountWindow]) -> list[int]:
+        had = [self._counts.get(window.name) or 0 for window in windows]
+        if not any(passes(window, count) for window, count in zip(windows, had, strict=True)):
+            for window, count in zip(windows, had, strict=True):
+                if window.add:
+                    self._counts.put(window.name, count + window.add, bytes_of(window.name))
+        return had
+
+
+def passes(window: CountWindow, had: int) -> bool:
+    """Return whether a window that has had so much would pass its limit."""
+    return window.limit is not None and had + max(window.add, 1) > window.limit
+
 
 MAX_BYTES: Final = 32 << 20  # of each map: about 100,000 entries of names that nobody made long
 MAX_CHAIN_BYTES: Final = 96 << 20

@@ -84,7 +84,7 @@ return reply
 
 SPEND: Final = """
 -- KEYS: windows. ARGV: life in ms, then for each what to add, and its limit (-1: none).
--- Returns what each had before. See api/live_state/windows.py.
+-- Returns what each had before. See `Windows` in api/live_state/memory.py.
 local had, free = {}, true
 for i, key in ipairs(KEYS) do
   local add, limit = tonumber(ARGV[2 * i]), tonumber(ARGV[2 * i + 1])

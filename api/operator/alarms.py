@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters, whole_number
 from api.access.services import ApiServices
@@ -40,7 +40,7 @@ _Change = Callable[[Work], StoredAlarm | None]
 """What an operator's word makes of an alarm, or None if that cannot be because the alarm is closed."""
 
 
-def alarms_router(context: Context) -> APIRouter:
+def alarms_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["alarms"])
     services = context.services
     _word_routes(router, context)
@@ -66,7 +66,7 @@ def alarms_router(context: Context) -> APIRouter:
     return router
 
 
-def _word_routes(router: APIRouter, context: Context) -> None:
+def _word_routes(router: APIRouter, context: ApiContext) -> None:
     services = context.services
 
     @router.post(

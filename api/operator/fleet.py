@@ -5,13 +5,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import json_response, only_parameters
 from api.turns.lookup import read
 from core.operations.fleet import ReplicaStatus, ReplicaTarget
 
 
-def fleet_router(context: Context) -> APIRouter:
+def fleet_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["fleet"])
     services = context.services
 

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import PlainTextResponse
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import KeyRing
 from api.access.plain import json_response
 from api.access.services import DEGRADED, OK, ApiServices
@@ -24,7 +24,7 @@ def readiness_of(services: ApiServices) -> dict[str, Any]:
     return {"status": status, "components": components}
 
 
-def health_router(context: Context) -> APIRouter:
+def health_router(context: ApiContext) -> APIRouter:
     router, pages = APIRouter(tags=["health"]), Shared()
 
     @router.get("/healthz")

@@ -1,12 +1,13 @@
 """The routes of `/v1/policies` and `/v1/models`: the versions that exist, and the one that serves."""
 
-from typing import Annotated, Any
+import asyncio
+from typing import Annotated, Any, NoReturn
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.plain import (
     LARGEST_INTEGER,
@@ -18,19 +19,64 @@ from api.access.plain import (
     only_parameters,
     whole_number,
 )
-from api.access.trail import note_of
+from api.access.services import ApiServices
+from api.access.trail import Note, note_of
 from api.operator.alarms import may_see
-from api.operator.orders import carry_out
 from api.turns.intake import check_model
 from api.turns.lookup import read
 from core.codec import to_builtins
-from core.errors import NotFound
+from core.errors import Conflict, EngineUnavailable, InvalidRequest, NotFound
 from core.events import PolicyVersion
-from core.ids import base_ref
+from core.ids import PolicyRef, base_ref
 from core.operations.alarms import Opening
-from core.operations.fleet import OrderKind
+from core.operations.fleet import Order, OrderKind
 from core.operations.servable import Servable
 from core.store.work import View
+
+_POLL_S = 0.05
+
+
+async def carry_out(services: ApiServices, kind: OrderKind, version: PolicyRef, why: str, by: str, note: Note) -> bool:
+    """Give an order and return whether it is done; False when it still waits after `order_wait_s`.
+
+    The release controller may be another process: the order is written to the store, and waited for.
+    Raises what the controller refused it with: NotFound, InvalidRequest, Conflict, EngineUnavailable."""
+    order_id = await asyncio.to_thread(_give, services, kind, version, why, by, note)
+    deadline_s = services.clock.monotonic() + services.settings.advanced.order_wait_s
+    while services.clock.monotonic() < deadline_s:
+        order = await read(services, lambda view: _get(view, order_id))
+        if order.done_at is not None:
+            if order.error is not None:
+                _refuse(order)
+            return True
+        await asyncio.sleep(_POLL_S)
+    return False
+
+
+def _give(services: ApiServices, kind: OrderKind, version: PolicyRef, why: str, by: str, note: Note) -> int:
+    with services.store.work() as work:
+        order_id = work.orders.give(services.cluster, kind, version, why, by, services.clock.now())
+        note.write(work, order_id=order_id)
+    return order_id
+
+
+def _get(view: View, order_id: int) -> Order:
+    order = view.orders.get(order_id)
+    assert order is not None, "orders are never deleted"
+    return order
+
+
+def _refuse(order: Order) -> NoReturn:
+    assert order.error is not None
+    match order.error_code:
+        case "unknown_version":
+            raise NotFound(f"{order.error}; GET /v1/policies lists them", param="version", code="unknown_version")
+        case "invalid":
+            raise InvalidRequest(order.error, param="version", code="not_possible")
+        case "unavailable":
+            raise EngineUnavailable(order.error)
+    raise Conflict(order.error, param="version", code=f"{order.kind}_refused")
+
 
 _LARGEST_PAGE = 1000
 _DEFAULT_LIMIT = 100
@@ -68,7 +114,7 @@ class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
 order_decoder = msgspec.json.Decoder(OrderBody)
 
 
-def policies_router(context: Context) -> APIRouter:
+def policies_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["policies"])
     services = context.services
 
@@ -126,7 +172,7 @@ def policies_router(context: Context) -> APIRouter:
     return router
 
 
-def _history_routes(router: APIRouter, context: Context) -> None:
+def _history_routes(router: APIRouter, context: ApiContext) -> None:
     services = context.services
 
     @router.get("/v1/releases")
@@ -158,7 +204,7 @@ def _history_routes(router: APIRouter, context: Context) -> None:
         return json_response({"object": "list", "data": [to_builtins(each) for each in listed]})
 
 
-def _order_route(router: APIRouter, context: Context, kind: OrderKind, meaning: str) -> None:
+def _order_route(router: APIRouter, context: ApiContext, kind: OrderKind, meaning: str) -> None:
     @router.post(
         f"/v1/policies/{{version}}/{kind}",
         openapi_extra=json_body(OrderBody, "Why"),
@@ -189,7 +235,7 @@ def _holding(found: Opening | None) -> dict[str, Any]:
     return {"alarm_id": found.alarm_id, "monitor": found.monitor, "meaning": found.meaning}
 
 
-def _model(context: Context) -> dict[str, Any]:
+def _model(context: ApiContext) -> dict[str, Any]:
     return {"id": context.services.model_name, "object": "model", "created": 0, "owned_by": "onward"}
 
 

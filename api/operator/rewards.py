@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.plain import (
     LARGEST_INTEGER,
@@ -131,7 +131,7 @@ class RewardFeed:
         return grown
 
 
-def rewards_router(context: Context) -> APIRouter:
+def rewards_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["rewards"])
     services = context.services
     feed = RewardFeed(services)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import LARGEST_INTEGER, digits, identity_of, json_response, only_parameters
 from api.operator.figures.improvement import RECENT, compared
 from api.turns.lookup import read
@@ -20,7 +20,7 @@ _LOOKED_AT = 1000  # versions
 _NEEDED = 30  # turns of either side, before their rewards are compared
 
 
-def rollback_router(context: Context) -> APIRouter:
+def rollback_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["policies"])
     services = context.services
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
 from api.turns.intake import check_id
 from api.turns.lookup import read
@@ -62,7 +62,7 @@ class ListedSession(msgspec.Struct, frozen=True, kw_only=True):
     last_turn: InferenceId
 
 
-def session_list_router(context: Context) -> APIRouter:
+def session_list_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["sessions"])
     services = context.services
 

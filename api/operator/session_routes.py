@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
 from api.access.trail import Note, note_of
@@ -37,7 +37,7 @@ _TURN_FIELDS = (
 _About = TypeVar("_About", Outcome, Reward)
 
 
-def session_router(context: Context) -> APIRouter:
+def session_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["sessions"])
     services = context.services
 

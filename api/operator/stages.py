@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters
 from api.operator.health import readiness_of
 from api.turns.lookup import read
@@ -22,7 +22,7 @@ _EVERYWHERE = ("writer", "scorer")  # no service is without them
 _LOOKED_BACK = 64  # versions; proposed ones are not the learner's
 
 
-def stages_router(context: Context) -> APIRouter:
+def stages_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["status"])
     services = context.services
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters
 from api.access.quotas.limits import ERRORS, REQUESTS, TURNS
 from api.operator.figures.counts import values
@@ -21,7 +21,7 @@ from core.store.work import View
 _STORED = ("versions", "last_release", "experiment", "fleet")
 
 
-def status_router(context: Context) -> APIRouter:
+def status_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["status"])
     services = context.services
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.plain import identity_of, json_response, only_parameters
 from api.access.trail import Note, note_of
@@ -32,7 +32,7 @@ _FIELDS = (
 _MOST_FOLLOWING = 16  # turns in which the times of its calls are looked for
 
 
-def turn_router(context: Context) -> APIRouter:
+def turn_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["turns"])
     services = context.services
 

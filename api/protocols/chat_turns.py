@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from api.access.clients import count_ignored
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.http.asgi import Headers
 from api.protocols.sampling import (
@@ -39,7 +39,7 @@ from core.ids import SessionId, new_group_id
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckedChat:
     """A chat request, checked. `messages` are stored, `shown` are what the model sees.
 
     `marks`: by which its history may show its place; `wanted`: what its answer must be, None for one that is free;
@@ -60,13 +60,13 @@ class Asked:
 
 
 def understand(
-    context: Context,
+    context: ApiContext,
     identity: Identity,
     headers: Headers,
     body: ChatBody,
     ignored: Sequence[str] = (),
     hint: SessionId | None = None,
-) -> Asked:
+) -> CheckedChat:
     """Check a request. Raises RequestError naming the field.
 
     `ignored` are fields that its translator left out, `hint` the session that it names beside headers."""
@@ -92,10 +92,10 @@ def understand(
     intake = with_purpose(intake, shown)
     transcript = Transcript(shown, tools, intake.speaker)
     marks = marks_shown(intake, shown)
-    return Asked(body, intake, messages, tools, shown, transcript, marks, names, wanted, redaction)
+    return CheckedChat(body, intake, messages, tools, shown, transcript, marks, names, wanted, redaction)
 
 
-async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shortened: bool = False) -> TurnPlan:
+async def plan_turns(context: ApiContext, asked: CheckedChat, body_bytes: int, *, shortened: bool = False) -> TurnPlan:
     """Find the session, render the prompt, and make the plan. Raises RequestError naming the field.
 
     `shortened`: more `max_tokens` than the context has room for are as many as it has, and the answer says so."""
@@ -145,7 +145,7 @@ async def plan_turns(context: Context, asked: Asked, body_bytes: int, *, shorten
     )
 
 
-def _check_shown(context: Context, body: ChatBody) -> None:
+def _check_shown(context: ApiContext, body: ChatBody) -> None:
     """Refuse what the model would not be shown. Raises InvalidRequest naming the field."""
     services = context.services
     reason = services.renderer.tools_refused

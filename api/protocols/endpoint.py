@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from api.access.clients import count_refused
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.low_priority import header_priority
 from api.access.quotas.admission import merged
@@ -24,13 +24,13 @@ from core.errors import EngineUnavailable, NotFinite, RequestError, Unavailable
 from core.events import Protocol
 
 _TOKEN_BYTES = 4  # about, of text
-Planner = Callable[[Context, Identity, Headers, Raw], Awaitable[Exchange]]
+Planner = Callable[[ApiContext, Identity, Headers, Raw], Awaitable[Exchange]]
 
 
 class GenerationEndpoint:
     """An ASGI application for one path."""
 
-    def __init__(self, context: Context, plan: Planner, need: Need, protocol: Protocol) -> None:
+    def __init__(self, context: ApiContext, plan: Planner, need: Need, protocol: Protocol) -> None:
         self._context = context
         self._protocol: Protocol = protocol
         self._need = need

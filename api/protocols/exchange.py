@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import msgspec
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.http.asgi import RawHeaders
 from api.turns.intake import subjects_of
 from api.turns.private.settling import settled
@@ -20,7 +20,9 @@ class Exchange(ABC):
     id_prefix: ClassVar[str]
     """The beginning of the answer's id; its rest is the inference's own (`api/turns/answer_ids.py`)."""
 
-    def __init__(self, context: Context, plan: TurnPlan, *, model: str, count: int = 1, streams: bool = False) -> None:
+    def __init__(
+        self, context: ApiContext, plan: TurnPlan, *, model: str, count: int = 1, streams: bool = False
+    ) -> None:
         self._context, self.plan = context, settled(context, plan)
         self._begin(count)
         self.created = int(plan.intake.received_at.timestamp())

@@ -158,7 +158,7 @@ class TextSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     verbosity: Ignored = UNSET
 
 
-class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+class ResponseStreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     include_obfuscation: Ignored = UNSET
 
 
@@ -182,7 +182,7 @@ class ResponsesBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     reasoning: Reasoning | None = None
     include: list[str] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ResponseStreamOptions | None = None
     store: bool | None = None
     background: bool | None = None
     metadata: dict[str, str] | None = None

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from api.access.clients import client_of
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.low_priority import priority_of
 from api.http.asgi import Headers, header_text, hint_text
@@ -75,7 +75,7 @@ class Intake(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def take_in(
-    context: Context,
+    context: ApiContext,
     identity: Identity,
     headers: Headers,
     body: GenerationBody,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.http.body_shape import Raw
 from api.requests.jobs import BodyKind, CheckBody, Extend, Job, Render, RenderText
@@ -18,7 +18,7 @@ _OF_A_MESSAGE = 64  # what a message costs beside its text, in characters
 
 
 async def read_large_apart(
-    context: Context, kind: BodyKind, raw: Raw, understand: Callable[[], T], identity: Identity | None = None
+    context: ApiContext, kind: BodyKind, raw: Raw, understand: Callable[[], T], identity: Identity | None = None
 ) -> T:
     """Return what `understand` makes of a body, of a large one after a check in the reader. Raises RequestError.
 
@@ -29,7 +29,7 @@ async def read_large_apart(
     return await context.reader.away(understand)
 
 
-async def away_if_large(context: Context, identity: Identity, body_bytes: int, work: Callable[[], T]) -> T:
+async def away_if_large(context: ApiContext, identity: Identity, body_bytes: int, work: Callable[[], T]) -> T:
     """Do work on a request, on a thread where its body, which has been checked, is large. Raises as the work does.
 
     Where the caller's words are redacted, a smaller body is much work, too."""
@@ -41,7 +41,7 @@ async def away_if_large(context: Context, identity: Identity, body_bytes: int, w
 
 
 class Rendering:
-    def __init__(self, context: Context, body_bytes: int) -> None:
+    def __init__(self, context: ApiContext, body_bytes: int) -> None:
         self._context = context
         self._renderer = context.services.renderer
         self._body_bytes = body_bytes

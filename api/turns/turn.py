@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.quotas.limits import TURNS
 from api.redaction.redaction import Redaction
 from api.requests.wording import Wording
@@ -86,7 +86,7 @@ class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Turn:
     """One choice. `run` it once; the fields then hold its result."""
 
-    def __init__(self, context: Context, plan: TurnPlan, choice: int, protocol: Protocol) -> None:
+    def __init__(self, context: ApiContext, plan: TurnPlan, choice: int, protocol: Protocol) -> None:
         services = context.services
         self.plan = plan
         self.choice = choice

@@ -11,7 +11,6 @@ learns at the rate that suits it best on the other half of the seeds. With `--ro
 make the rows."""
 
 import argparse
-import copy
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -114,15 +113,14 @@ def wrong_turns(run: Run) -> list[float]:
     torch.set_num_threads(1)
     world, rng = World.of(run.seed), np.random.default_rng((4, run.seed))
     settings = settings_for(run.seed, run.rate, {"advantage.baseline": "value"})
-    state = small_state(settings, LongSighted)
-    assert isinstance(state.policy, LongSighted)
-    _get_used_to(state.policy, world.habit)
-    state.anchor = copy.deepcopy(state.policy)  # type: ignore[assignment]
+    policy = LongSighted(run.seed)
+    _get_used_to(policy, world.habit)
+    state = small_state(settings, policy)
     store, wrong = open_sqlite(Path(":memory:")), []
     for step in range(STEPS):
         asked = [_requests(rng) for _ in range(SESSIONS)]
         luck = rng.random((SESSIONS * TURNS, CALLS, 2))
-        turns, chosen = _serve(state.policy, np.concatenate(asked), luck[..., 0], step)
+        turns, chosen = _serve(policy, np.concatenate(asked), luck[..., 0], step)
         is_wrong = chosen != world.right[np.concatenate(asked)]
         wrong.append(float(is_wrong.any(1).mean()))
         failed = is_wrong ^ (luck[..., 1] < NOISE)

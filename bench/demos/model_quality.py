@@ -14,8 +14,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from bench.table import Row, report
-from simulator.tasks.sampling import Task, sample_task
-from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.sampling import UserTask, sample_task
+from simulator.tasks.sandbox import ForkServer
 from simulator.tasks.taste import SessionQuality, Taste, judge_fix, judge_write
 from simulator.tasks.toolbox import TOOLS
 from simulator.users.editor import Editor
@@ -36,7 +36,7 @@ def sample(model: Any, tokenizer: Any, prompts: list[str]) -> list[str]:
     return [text.split("<|im_end|>")[0] for text in texts]
 
 
-async def judge_writes(model: Any, tokenizer: Any, tasks: list[Task], sandbox: Sandbox) -> list[SessionQuality]:
+async def judge_writes(model: Any, tokenizer: Any, tasks: list[UserTask], sandbox: ForkServer) -> list[SessionQuality]:
     prompts = [prompt(tokenizer, [user(task)], None) for task in tasks]
     answers = sample(model, tokenizer, prompts)
     results = [await sandbox.run(answer, task.tests) for answer, task in zip(answers, tasks, strict=True)]
@@ -46,7 +46,7 @@ async def judge_writes(model: Any, tokenizer: Any, tasks: list[Task], sandbox: S
     ]
 
 
-async def judge_fixes(model: Any, tokenizer: Any, tasks: list[Task], sandbox: Sandbox) -> list[SessionQuality]:
+async def judge_fixes(model: Any, tokenizer: Any, tasks: list[UserTask], sandbox: ForkServer) -> list[SessionQuality]:
     editors = [Editor(task, sandbox) for task in tasks]
     talks = [[user(task)] for task in tasks]
     for _ in range(MAX_TURNS):
@@ -70,7 +70,7 @@ async def step(editor: Editor, talk: list[dict[str, Any]], answer: str) -> None:
     talk += [{"role": "tool", "content": result}]
 
 
-def user(task: Task) -> dict[str, Any]:
+def user(task: UserTask) -> dict[str, Any]:
     return {"role": "user", "content": task.request}
 
 
@@ -80,7 +80,7 @@ def prompt(tokenizer: Any, messages: list[dict[str, Any]], tools: Any) -> str:
 
 async def measure(name: str, model: Any, tokenizer: Any) -> list[Row]:
     rng = random.Random(11)
-    sandbox = Sandbox()
+    sandbox = ForkServer()
     rows = []
     try:
         for kind, judge in (("write", judge_writes), ("fix", judge_fixes)):

@@ -29,9 +29,9 @@ from bench.table import RESULTS, Row, commit, report
 from onward.commands.demo import PRETRAINED_NAME, as_options, pretrained_settings
 from onward.directory.layout import PRETRAINED_MODEL
 from simulator.functions.subject import Functions
-from simulator.lessons.lesson import Plan
+from simulator.lessons.lesson import LessonOptions
 from simulator.lessons.run import run_lesson
-from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.sandbox import ForkServer
 
 RUNS = RESULTS / "real_model_runs.json"
 KEPT = (
@@ -57,8 +57,8 @@ def writing_floor_s(directory: Path, size: int) -> float:
     return time.monotonic() - began_s
 
 
-async def teach(plan: Plan, output: Path) -> Run:
-    sandbox = Sandbox()
+async def teach(plan: LessonOptions, output: Path) -> Run:
+    sandbox = ForkServer()
     try:
         return await run_lesson(plan, Functions(sandbox), None, output)
     finally:
@@ -74,7 +74,7 @@ def run(seed: int, seconds: float, directory: Path) -> Run:
         watch = Watch(service, process)
         looking = threading.Thread(target=watch.look)
         looking.start()
-        told = asyncio.run(teach(Plan((url,), seconds, seed, model=PRETRAINED_NAME), directory))
+        told = asyncio.run(teach(LessonOptions((url,), seconds, seed, model=PRETRAINED_NAME), directory))
         samples = samples_of(url)
         watch.over.set()
         looking.join()

@@ -27,7 +27,7 @@ import numpy as np
 
 from bench.environments.where_is import QUESTIONS
 from bench.table import Row, report
-from environments.harness.search.index import Index, Weights
+from environments.harness.search.index import Index, WordCounts
 from environments.harness.search.symbols import Symbol, symbols_of
 from environments.harness.search.words import words_of
 
@@ -110,7 +110,7 @@ def by_one_grep(symbols: Sequence[Symbol]) -> Search:
     return find
 
 
-def by_search(symbols: Sequence[Symbol], weights: Weights) -> Search:
+def by_search(symbols: Sequence[Symbol], weights: WordCounts) -> Search:
     index = Index(symbols, weights)
     return lambda question: [found.symbol for found in index.find(question, FIRST)]
 
@@ -144,7 +144,7 @@ def choose() -> None:
     bare = [replace(symbol, prose="") for symbol in symbols]
     tried = []
     for name, path, head, body in product((2, 4, 8), (0, 1), (0, 1, 2), (1,)):
-        weights = Weights(name=name, path=path, head=head, body=body)
+        weights = WordCounts(name=name, path=path, head=head, body=body)
         tried.append((float(hits(by_search(bare, weights), questions)[:, 0].mean()), weights))
     for recall, weights in sorted(tried, key=lambda each: -each[0])[:10]:
         print(f"{recall:.3f} {weights}")
@@ -158,7 +158,7 @@ def measure() -> list[Row]:
         if library in QUESTIONS:
             sets["written"] = (written(library, symbols), symbols)
         for kind, (questions, shown) in sets.items():
-            searches = by_search(shown, Weights()), by_grep(shown), by_one_grep(shown)
+            searches = by_search(shown, WordCounts()), by_grep(shown), by_one_grep(shown)
             kinds[kind].append([hits(search, questions) for search in searches])
     return [row for kind, parts in kinds.items() for row in _rows(kind, parts)]
 

@@ -16,7 +16,7 @@ from bench.table import Row, report
 from core.reward_spec import DerivedSpec
 from scoring.monitors import Window, watch
 from scoring.monitors.fidelity import THRESHOLD, simulation_shows
-from scoring.monitors.watched import Watched
+from scoring.monitors.watched import WatchedTurn
 from scoring.monitors.window import Finding
 
 SEEDS = range(10)
@@ -36,7 +36,7 @@ class Stream:
         self.users, self.simulation = (
             Side(environment, random.Random(rng.random())) for environment in ("production", "simulated")
         )
-        self._turns: tuple[list[Watched], list[Watched]] = ([], [])
+        self._turns: tuple[list[WatchedTurn], list[WatchedTurn]] = ([], [])
         self.looks_s: list[float] = []
 
     def episodes(self, count: int, harness: Harness) -> Iterator[Finding | None]:

@@ -2,7 +2,8 @@
 
     python -m bench.headline.measures NAME
 
-It prints the figures as JSON, by their names in `figures.py`."""
+It prints the figures as JSON in its last line, by their names in `figures.py`. Later commits measure this
+one by the same command (`headline.py`)."""
 
 import gc
 import json

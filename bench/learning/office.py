@@ -14,8 +14,8 @@ from bench.demos.model_quality import prompt, user
 from bench.updates.learner_step import scored
 from core.ids import SessionId
 from learner.sequences.scored import ScoredTurn
-from simulator.tasks.sampling import Task, sample_task
-from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.sampling import UserTask, sample_task
+from simulator.tasks.sandbox import ForkServer
 from simulator.tasks.taste import SessionQuality, Taste, judge_write
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "tiny"
@@ -73,8 +73,8 @@ class Office:
         rows = zip(lengths, ids_BT.tolist(), logprobs_BT.tolist(), strict=True)
         return [(tuple(ids[:length]), tuple(logprobs[:length])) for length, ids, logprobs in rows]
 
-    async def _judge(self, tasks: list[Task], answers: list[tuple[int, ...]]) -> list[SessionQuality]:
-        sandbox, qualities = Sandbox(), []
+    async def _judge(self, tasks: list[UserTask], answers: list[tuple[int, ...]]) -> list[SessionQuality]:
+        sandbox, qualities = ForkServer(), []
         try:
             for task, ids in zip(tasks, answers, strict=True):
                 code = self._tokenizer.decode(ids, skip_special_tokens=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from environments.provenance import in_png, made_by
+from core.provenance import in_png, made_by
 
 _COLUMNS = 4
 

@@ -63,8 +63,9 @@ class SmallPolicy:
         return nn.functional.linear(self._hidden(ids_BW)[:, -1], self._head.weight).log_softmax(-1)
 
 
-def small_state(settings: LearnerSettings, kind: type[SmallPolicy] = SmallPolicy) -> LearnerState:
-    policy = kind(settings.seed)
+def small_state(settings: LearnerSettings, policy: SmallPolicy | None = None) -> LearnerState:
+    """Return a state that begins with this policy, or one that knows nothing; it is the anchor, too."""
+    policy = policy or SmallPolicy(settings.seed)
     optimizer = make_optimizer(policy, settings.optimizer)  # type: ignore[arg-type]  # has parameters()
     advantages = make_advantages(settings.advantage, HIDDEN, settings.seed, settings.device)
     return LearnerState(policy, copy.deepcopy(policy), optimizer, advantages)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from typing import Any
 from bench.public_tasks.reasoning_tasks import TASKS, ReasoningTask
 from bench.table import RESULTS, Row, commit, report
 from onward.commands.demo import PRETRAINED_NAME, pretrained_settings, running_service
-from simulator.lessons.lesson import Plan
+from simulator.lessons.lesson import LessonOptions
 from simulator.lessons.run import run_lesson
 
 RUNS = RESULTS / "reasoning_runs.json"
@@ -37,7 +37,7 @@ def run(name: str, seed: int, minutes: float, examined: int) -> Run:
         tempfile.TemporaryDirectory(prefix="onward-reasoning-") as folder,
         running_service(Path(folder) / "service", pretrained_settings(seed)) as urls,
     ):
-        plan = Plan(tuple(urls), minutes * 60, seed, examined, model=PRETRAINED_NAME)
+        plan = LessonOptions(tuple(urls), minutes * 60, seed, examined, model=PRETRAINED_NAME)
         told = asyncio.run(run_lesson(plan, task, None, Path(folder)))
     kept = {figure: told[figure] for figure in KEPT}
     return {"name": f"{name}, seed {seed}", "task": name, "commit": commit(), **kept} | {

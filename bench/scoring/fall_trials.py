@@ -17,7 +17,7 @@ from bench.releases.rollback_trials import errors
 from bench.table import Row, report
 from core.ids import InferenceId, Namespace, SessionId, base_ref
 from core.settings import MonitorSettings
-from scoring.monitors import Watched
+from scoring.monitors import WatchedTurn
 from scoring.monitors.level import worse_than_best
 from scoring.watching.turns import WatchedTurns
 from scoring.watching.workload import Workload
@@ -50,7 +50,7 @@ def seen_after(case: Case, trial: int) -> int | None:
     return None
 
 
-def turns(case: Case, trial: int) -> Iterator[Watched]:
+def turns(case: Case, trial: int) -> Iterator[WatchedTurn]:
     rng = np.random.default_rng((_SEED, trial, case.users))
     activity = rng.lognormal(0, world.ACTIVITY_SPREAD, case.users)
     likes = rng.normal(0, world.USER_SPREAD, case.users)
@@ -64,8 +64,8 @@ def turns(case: Case, trial: int) -> Iterator[Watched]:
         yield watched(number, int(user[number]), world.ACCEPTED if accepted[number] else world.REJECTED)
 
 
-def watched(number: int, user: int, value: float) -> Watched:
-    return Watched(
+def watched(number: int, user: int, value: float) -> WatchedTurn:
+    return WatchedTurn(
         inference_id=InferenceId(str(number)),
         session_id=SessionId(str(number)),
         namespace=Namespace("default"),

@@ -2,48 +2,28 @@
 
     python -m bench hints [--seeds 8] [--steps 150]
 
-A small policy learns by the learner's own update from the stream `noise`. It was taught before to do as it is told: an
-answer named in front of a request is mostly given. A third of those who reject an answer name the one that they wanted,
-and some of them name any. Compared is `learner.objective.hints.weight`: with 0 words teach nothing. Regret is by how
-much likelier the best answer would have been accepted, the mean over all turns. Pairs share seeds, users and their
-luck. Where all words are wrong there is no goal: it shows what they cost."""
+The policy was taught before to do as it is told: an answer named in front of a request is mostly given. A third of
+those who reject an answer name the one that they wanted, and some of them name any. Compared is
+`learner.objective.hints.weight`. How it is measured: `trials.py`."""
 
-import argparse
-import copy
-import multiprocessing
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import torch
-from rich.progress import track
 from torch.nn.functional import cross_entropy, linear
 
-from bench.learning.feedback_loop import learn, settings_for
-from bench.learning.feedback_world import ANSWER, CHOICES, CONTEXTS, STREAMS, Users
+from bench.learning.feedback_world import ANSWER, CHOICES, CONTEXTS
 from bench.learning.small_policy import EMPTY, WINDOW, SmallPolicy, small_state
-from bench.paired import interval
-from bench.table import Row, report
+from bench.table import report
+from bench.words.trials import Trial, compare
 from core.events import Completion, Hint
 from core.ids import OutcomeId
 from core.settings import LearnerSettings
 from learner.sequences.scored import ScoredTurn
 from learner.updates.state import LearnerState
 
-SEEDS, STEPS, RATE = 8, 150, 0.003
-SAID = 1 / 3  # of rejected answers
-WEIGHTS = (0.0, 0.1, 0.3, 1.0)
-WRONG = (0.0, 0.3, 1.0)  # share of words that name any answer
 OBEDIENCE = 0.9  # how likely it gives the answer that it was told, a token
-
-
-@dataclass(frozen=True)
-class Run:
-    weight: float
-    wrong: float
-    seed: int
-    steps: int
 
 
 class Named:
@@ -62,29 +42,16 @@ class Obedient(SmallPolicy):
     hinting = Named()
 
 
-class Speakers:
-    """Users who say what they wanted, or, of a share of them, anything."""
-
-    def __init__(self, seed: int, wrong: float) -> None:
-        self._rng, self._wrong = np.random.default_rng((6, seed)), wrong
-
-    def say(self, users: Users, scored: ScoredTurn) -> ScoredTurn:
-        says, errs, *anything = self._rng.random(4)
-        if scored.reward.value > 0 or says > SAID:
-            return scored
-        wanted = users.wanted(scored.turn.prompt_token_ids[-1])
-        if errs < self._wrong:
-            wanted = int(anything[0] * CHOICES), int(anything[1] * CHOICES)
-        words = " ".join(map(str, wanted))
-        hint = Hint(start=0, end=ANSWER, text=words, outcome_id=OutcomeId(scored.inference_id))
-        return replace(scored, reward=msgspec.structs.replace(scored.reward, hints=(hint,)))
+def name_it(scored: ScoredTurn, wanted: tuple[int, int]) -> ScoredTurn:
+    """Name the answer that was wanted, in words about all of the answer that was given."""
+    words = " ".join(map(str, wanted))
+    hint = Hint(start=0, end=ANSWER, text=words, outcome_id=OutcomeId(scored.inference_id))
+    return replace(scored, reward=msgspec.structs.replace(scored.reward, hints=(hint,)))
 
 
 def obedient_state(settings: LearnerSettings) -> LearnerState:
     """Return a state whose policy gives an answer that is named, and knows nothing else."""
-    state = small_state(settings, Obedient)
-    policy, rng = state.policy, np.random.default_rng((7, settings.seed))
-    assert isinstance(policy, Obedient)
+    policy, rng = Obedient(settings.seed), np.random.default_rng((7, settings.seed))
     optimizer, obeys = torch.optim.Adam(policy.parameters(), lr=0.01), 0.0
     while obeys < OBEDIENCE:
         told = torch.tensor(rng.integers(CHOICES, size=(256, ANSWER)))
@@ -98,8 +65,7 @@ def obedient_state(settings: LearnerSettings) -> LearnerState:
         (loss + untold).backward()
         optimizer.step()
         obeys = likely
-    state.anchor = copy.deepcopy(policy)  # type: ignore[assignment]
-    return state
+    return small_state(settings, policy)
 
 
 def _taught(policy: Obedient, window_BW: torch.Tensor, wanted_BA: torch.Tensor) -> tuple[torch.Tensor, float]:
@@ -113,37 +79,7 @@ def _taught(policy: Obedient, window_BW: torch.Tensor, wanted_BA: torch.Tensor) 
     return loss, likely
 
 
-def regret(run: Run) -> float:
-    torch.set_num_threads(1)
-    chosen = {"advantage.baseline": "value", "objective.hints.weight": run.weight}
-    settings = settings_for(run.seed, RATE, chosen)
-    speakers = Speakers(run.seed, run.wrong)
-    learned = learn(STREAMS["noise"], settings, run.steps, said=speakers.say, begin=obedient_state)
-    return float(np.mean(learned.missed))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    asked = parser.parse_args()
-    runs = [Run(w, wrong, seed, asked.steps) for seed in range(asked.seeds) for wrong in WRONG for w in WEIGHTS]
-    with multiprocessing.get_context("spawn").Pool() as pool:
-        found = dict(zip(runs, track(pool.imap(regret, runs), "runs", total=len(runs)), strict=True))
-    report("hints", list(rows(found, asked.seeds, asked.steps)))
-
-
-def rows(found: dict[Run, float], seeds: int, steps: int) -> Iterator[Row]:
-    for wrong in WRONG:
-        without, *others = (np.array([found[Run(w, wrong, seed, steps)] for seed in range(seeds)]) for w in WEIGHTS)
-        yield Row(f"words teach nothing, {wrong:.0%} of them wrong: regret", float(without.mean()), "of 1")
-        for weight, regrets in zip(WEIGHTS[1:], others, strict=True):
-            low, high = interval(regrets - without)
-            against = f"teach nothing {(regrets - without).mean():+.4f} [{low:+.4f}, {high:+.4f}], {seeds} seeds"
-            metric = f"weight {weight:g}, {wrong:.0%} of words wrong: regret"
-            goal, holds = (0.0, high < 0) if wrong < 1 else (None, True)
-            yield Row(metric, float(regrets.mean()), "of 1", against, high, goal, holds)
-
+TRIAL = Trial("words", "objective.hints.weight", draw=6, say=name_it, begin=obedient_state)
 
 if __name__ == "__main__":
-    main()
+    report("hints", compare(TRIAL, __doc__))

@@ -80,7 +80,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     environment: Environment = "production"
 
 
-class Turn(msgspec.Struct, kw_only=True):
+class LedgerEntry(msgspec.Struct, kw_only=True):
     """One row of `ledger_turns`.
 
     `due_at` is None when no wait runs; `closed` says that the waits ran out for good; `revision` is -1, `value` and

@@ -13,7 +13,7 @@ from sqlalchemy import BindParameter, Column, Row, Select, bindparam, delete, fu
 from core.clock import from_micros, to_micros
 from core.events import Outcome
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId
-from core.operations.ledger import DueTurn, Facts, Heard, SessionKey, SessionRow, Turn
+from core.operations.ledger import DueTurn, Facts, Heard, LedgerEntry, SessionKey, SessionRow
 from core.store.database import tables
 from core.store.database.repository import Repository
 from core.store.database.statements import Among, upsert
@@ -87,7 +87,7 @@ class LedgerReader(Repository):
             key = SessionKey((namespace, row.session_id))
             yield SessionRow(key=key, last_at=from_micros(row.last_at), ended_at=_moment(row.ended_at))
 
-    def turns(self, namespace: Namespace, session_ids: Collection[SessionId]) -> Iterator[Turn]:
+    def turns(self, namespace: Namespace, session_ids: Collection[SessionId]) -> Iterator[LedgerEntry]:
         """Iterate over the turns of these sessions."""
         return map(_turn, self._each_chunk(_TURNS, session_ids, namespace=namespace))
 
@@ -138,7 +138,7 @@ class Ledger(LedgerReader):
                 )
             )
 
-    def put_turns(self, turns: Iterable[Turn]) -> None:
+    def put_turns(self, turns: Iterable[LedgerEntry]) -> None:
         upsert(self._connection, tables.ledger_turns, [_turn_row(turn) for turn in turns])
 
     def put_sessions(self, sessions: Iterable[SessionRow]) -> None:
@@ -189,15 +189,15 @@ def _due(row: Row[Any]) -> DueTurn:
     return DueTurn(row.inference_id, row.session_id, row.namespace, row.partition, from_micros(row.due_at))
 
 
-def _turn(row: Row[Any]) -> Turn:
+def _turn(row: Row[Any]) -> LedgerEntry:
     fields = dict(row._mapping)
     for name in ("opened_at", "due_at", "decided_at"):
         fields[name] = _moment(fields[name])
     fields["facts"] = Facts() if fields["facts"] is None else _decode_facts(fields["facts"])
-    return Turn(**fields)
+    return LedgerEntry(**fields)
 
 
-def _turn_row(turn: Turn) -> dict[str, object]:
+def _turn_row(turn: LedgerEntry) -> dict[str, object]:
     fields = msgspec.structs.asdict(turn)
     for name in ("opened_at", "due_at", "decided_at"):
         fields[name] = None if fields[name] is None else to_micros(fields[name])

@@ -27,7 +27,7 @@ class SpanContext(NamedTuple):
     span_id: int
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """What was done, from when until when. `links` are spans of other traces; `events` are moments within it."""
 
     place: SpanContext
@@ -45,7 +45,7 @@ class Span(NamedTuple):
 class Recorder(Protocol):
     """Takes spans, from any thread, and never waits."""
 
-    def record(self, span: Span) -> None: ...
+    def record(self, span: TraceSpan) -> None: ...
 
 
 class _Installed(NamedTuple):
@@ -66,7 +66,7 @@ def is_on() -> bool:
     return _installed is not None
 
 
-def record(span: Span) -> None:
+def record(span: TraceSpan) -> None:
     if _installed is not None:
         _installed.recorder.record(span)
 
@@ -99,7 +99,7 @@ def trace(
     root = root_of(inference_id)
     if root is not None:
         place = SpanContext(root.trace_id, _span_id(name, inference_id, which))
-        record(Span(place, root, name, began_at, max(began_at, ended_at), about, links))
+        record(TraceSpan(place, root, name, began_at, max(began_at, ended_at), about, links))
 
 
 # ------------------------------------------------------------------------------------------ versions
@@ -118,7 +118,7 @@ def trace_version(version: PolicyRef, name: str, began_at: datetime, ended_at: d
         root = root_of_version(version)
         place = SpanContext(root.trace_id, _span_id(name, str(version), which))
         about = {"onward.version": str(version)}
-        record(Span(place, root, name, began_at, max(began_at, ended_at), about))
+        record(TraceSpan(place, root, name, began_at, max(began_at, ended_at), about))
 
 
 def _span_id(*parts: str) -> int:

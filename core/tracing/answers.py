@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from core.events import Completion
-from core.tracing import Caller, Span, Value, record, root_for, root_of, trace
+from core.tracing import Caller, TraceSpan, Value, record, root_for, root_of, trace
 
 _COMPLETE: Final = frozenset(("stop", "length", "tool_calls"))
 
@@ -26,10 +26,10 @@ def trace_answer(
     links = () if caller is None else (caller.place,)
     has_failed = turn.finish_reason not in _COMPLETE
     about = attributes_of(turn)
-    record(Span(root, None, "turn", began_at, ended_at, about, links, events, has_failed, is_request=True))
+    record(TraceSpan(root, None, "turn", began_at, ended_at, about, links, events, has_failed, is_request=True))
     if caller is not None and caller.is_sampled:
         place = root_for(caller, turn.inference_id)
-        record(Span(place, caller.place, "answer", began_at, ended_at, about, (root,), events, has_failed, True))
+        record(TraceSpan(place, caller.place, "answer", began_at, ended_at, about, (root,), events, has_failed, True))
     trace(turn.inference_id, "prepare", began_at, asked_at)
     trace(turn.inference_id, "engine", asked_at, log_began_at)
     trace(turn.inference_id, "log", log_began_at, ended_at)

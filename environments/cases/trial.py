@@ -9,12 +9,12 @@ from typing import Final
 from environments.cases.quality import flaws_of
 from environments.cases.rules import Rules
 from environments.errors import EnvironmentFault
-from environments.harness.agent import Agent, Settings
-from environments.harness.harness import Budget, Endpoint, Work
+from environments.harness.agent import Agent, HarnessSettings
+from environments.harness.harness import Budget, Endpoint, HarnessRun
 from environments.harness.model import Converse
 from environments.rollouts.attempt import Means, try_episode
 from environments.rollouts.episode import Episode
-from environments.rollouts.plan import Plan
+from environments.rollouts.plan import RolloutPlan
 from environments.sandboxes.sandbox import Sandbox, Sandboxes
 from environments.tasks.task import Task
 from environments.tasks.verifying import verify
@@ -32,7 +32,7 @@ class Trial:
     """What is tried. `rules` are asked of the files beside the tests; None: nothing is."""
 
     task: Task
-    settings: Settings
+    settings: HarnessSettings
     budget: Budget
     rules: Rules | None = None
 
@@ -43,7 +43,7 @@ class Tried:
 
     reward: float
     flaws: tuple[str, ...]
-    work: Work
+    work: HarnessRun
 
 
 async def try_once(trial: Trial, endpoint: Endpoint, sandboxes: Sandboxes, converse: Converse | None = None) -> Tried:
@@ -55,7 +55,7 @@ async def try_once(trial: Trial, endpoint: Endpoint, sandboxes: Sandboxes, conve
         flaws[:] = () if trial.rules is None else await flaws_of(task, sandbox, sandboxes, trial.rules)
         return (await verify(task, sandbox, sandboxes)).reward
 
-    plan, identity = Plan((), f"{agent.name}@{agent.version}", endpoint, trial.budget), str(uuid.uuid4())
+    plan, identity = RolloutPlan((), f"{agent.name}@{agent.version}", endpoint, trial.budget), str(uuid.uuid4())
     for attempt in range(1, _ATTEMPTS + 1):
         task = trial.task
         episode = Episode(identity, task.name, task.digest, plan.harness, _ENVIRONMENT, attempt)

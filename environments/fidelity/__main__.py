@@ -8,12 +8,12 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from core.provenance import lowest_and_highest, made_by, provenance
+from core.terminal import console
 from environments.errors import EnvironmentFault
 from environments.fidelity.places import Chosen, Places, replay_all
 from environments.fidelity.report import as_json, as_table, differing
 from environments.harness.harness import Endpoint
-from environments.output import console
-from environments.provenance import lowest_and_highest, made_by, provenance
 
 app = App(name="python -m environments.fidelity", help=__doc__)
 

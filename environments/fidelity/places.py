@@ -10,7 +10,7 @@ import aiohttp
 from environments.errors import TaskError
 from environments.fidelity.recorded import RecordedSession, Recordings
 from environments.fidelity.replaying import Compared, Simulation, replay
-from environments.harness.agent import Settings
+from environments.harness.agent import HarnessSettings
 from environments.harness.harness import Endpoint
 from environments.harness.tools.offered import tools_of
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
@@ -62,7 +62,7 @@ class Replayed(NamedTuple):
 
 async def replay_all(endpoint: Endpoint, chosen: Chosen, places: Places) -> Replayed:
     """Replay the chosen sessions one after another. Raises TaskError, InfrastructureFailure."""
-    settings = Settings()
+    settings = HarnessSettings()
     simulation = Simulation({tool.name: tool for tool in tools_of(None)}, settings.output_characters, settings.commands)
     specs, compared = await places.specs(), list[Compared]()
     sandboxes = Bubblewrap(places.folder / "sandboxes")

@@ -10,7 +10,7 @@ from environments.fidelity.recorded import RecordedCall, RecordedSession
 from environments.fidelity.shapes import shape_of
 from environments.harness.context import cut
 from environments.harness.execution import execute
-from environments.harness.tools.tool import Bench, Commands, Tool
+from environments.harness.tools.tool import Bench, Commands, HarnessTool
 from environments.sandboxes.sandbox import Sandbox
 
 Likeness = Literal["equal", "same_shape", "other_shape", "no_tool", "not_recorded"]
@@ -38,7 +38,7 @@ class Compared:
 class Simulation:
     """The tools of the simulation. `output_characters` is the most of a result that a model is shown."""
 
-    tools: Mapping[str, Tool]
+    tools: Mapping[str, HarnessTool]
     output_characters: int
     commands: Commands = field(default_factory=Commands)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
+from core.provenance import Origin
 from environments.fidelity.replaying import Compared
-from environments.provenance import Origin
 
 _SHOWN = 3  # calls of a tool whose shape differs
 

@@ -15,7 +15,7 @@ from environments.harness import prompts
 from environments.harness.asker import SESSION, asker_headers
 from environments.harness.context import Context
 from environments.harness.execution import Executed, Group, execute
-from environments.harness.harness import Budget, CallRecord, Ending, Endpoint, UsedUp, Work
+from environments.harness.harness import Budget, CallRecord, Ending, Endpoint, HarnessRun, UsedUp
 from environments.harness.meter import Meter
 from environments.harness.model import Answer, ContextFull, Conversation, Converse, Message, Model
 from environments.harness.tools.offered import ToolSet, tools_of
@@ -27,7 +27,7 @@ _SLACK_TOKENS: Final = 32
 
 
 @dataclass(frozen=True)
-class Settings:
+class HarnessSettings:
     """How the harness works. What the model sees of it is part of the harness's version."""
 
     answer_tokens: int = 1024  # the most of one answer
@@ -45,7 +45,7 @@ class Settings:
     patience_seconds: float = 60.0  # for a service that stays away
 
 
-FOR_LINES: Final = Settings(72, tool_set="lines", at_limit="stop")
+FOR_LINES: Final = HarnessSettings(72, tool_set="lines", at_limit="stop")
 """For a small model that was trained on the tools of a line editor, in a context of 512 tokens."""
 
 
@@ -55,9 +55,9 @@ class Agent:
     name = "onward-agent"
     folders: Mapping[str, Path] = MappingProxyType({})
 
-    def __init__(self, settings: Settings | None = None, converse: Converse | None = None) -> None:
+    def __init__(self, settings: HarnessSettings | None = None, converse: Converse | None = None) -> None:
         """Ask the model as `converse` does, else at the endpoint of each task. Raise ValueError for an unknown tool."""
-        self.settings = settings = settings or Settings()
+        self.settings = settings = settings or HarnessSettings()
         self.tools = {tool.name: tool for tool in tools_of(settings.tools, settings.tool_set)}
         self.offered = [tool.as_offered(is_strict=settings.must_call) for tool in self.tools.values()]
         one_call: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
@@ -68,7 +68,7 @@ class Agent:
         seen = (prompts.ALL, self.offered, settings.output_characters, settings.at_limit)
         self.version = f"1-{hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:8]}"
 
-    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> Work:
+    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> HarnessRun:
         """Work on the task in one session (see `Harness`)."""
         headers = asker_headers(self, task, endpoint, self.settings.workload)
         async with self._conversation(endpoint, headers) as model:
@@ -76,7 +76,7 @@ class Agent:
             bench = Bench(sandbox, task.spec.workdir, self.settings.commands, lambda: meter.seconds_left)
             episode = _Episode(self, task, model, meter, bench)
             ending, used_up = await episode.run()
-        return Work(
+        return HarnessRun(
             ending=ending,
             used_up=used_up,
             session_id=headers[SESSION],

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from environments.harness.model import Call
-from environments.harness.tools.tool import Bench, Result, Tool, ToolRefused
+from environments.harness.tools.tool import Bench, HarnessTool, Result, ToolRefused
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Group:
     critical_path_seconds: float
 
 
-async def execute(calls: Sequence[Call], tools: Mapping[str, Tool], bench: Bench) -> Group:
+async def execute(calls: Sequence[Call], tools: Mapping[str, HarnessTool], bench: Bench) -> Group:
     """Execute the calls. Raises InfrastructureFailure where the sandbox fails."""
     done: list[Executed] = []
     seconds = 0.0
@@ -55,7 +55,7 @@ async def execute(calls: Sequence[Call], tools: Mapping[str, Tool], bench: Bench
     return Group(tuple(done), seconds)
 
 
-def _stretches(calls: Sequence[Call], tools: Mapping[str, Tool]) -> Iterator[list[Call]]:
+def _stretches(calls: Sequence[Call], tools: Mapping[str, HarnessTool]) -> Iterator[list[Call]]:
     """Yield the calls that run at once: neighbours that only read, or one that does not."""
     waiting: list[Call] = []
     for call in calls:
@@ -70,7 +70,7 @@ def _stretches(calls: Sequence[Call], tools: Mapping[str, Tool]) -> Iterator[lis
         yield waiting
 
 
-async def _side_by_side(calls: Sequence[Call], tools: Mapping[str, Tool], bench: Bench) -> list[Executed]:
+async def _side_by_side(calls: Sequence[Call], tools: Mapping[str, HarnessTool], bench: Bench) -> list[Executed]:
     """Return what came of all calls. The first error ends the others, and is raised as it is."""
     tasks = [asyncio.create_task(_execute(call, tools, bench)) for call in calls]
     try:
@@ -81,7 +81,7 @@ async def _side_by_side(calls: Sequence[Call], tools: Mapping[str, Tool], bench:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _execute(call: Call, tools: Mapping[str, Tool], bench: Bench) -> Executed:
+async def _execute(call: Call, tools: Mapping[str, HarnessTool], bench: Bench) -> Executed:
     started_at, began = time.time(), time.monotonic()
     tool, is_malformed = tools.get(call.name), False
     try:

@@ -51,7 +51,7 @@ class CallRecord:
 
 
 @dataclass(frozen=True)
-class Work:
+class HarnessRun:
     """What a harness did on one task: the turns that it asked for, in order, and its calls.
 
     `policy_versions` are those of each turn's first token: a number for the base policy, `NAME@NUMBER` for another.
@@ -78,7 +78,7 @@ class Harness(Protocol):
     version: str
     folders: Mapping[str, Path]
 
-    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> Work:
+    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> HarnessRun:
         """Work on the task until it is done or the budget is used up.
 
         Raises InfrastructureFailure where the sandbox or the service fails. The caller ends it by cancelling, at the

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from environments.errors import InfrastructureFailure, NothingTold, OutOfTime
-from environments.harness.harness import Harness, Work, fit_out
+from environments.harness.harness import Harness, HarnessRun, fit_out
 from environments.rollouts.episode import Episode, EpisodeResult, Verdict
-from environments.rollouts.plan import Plan, episode_headers
+from environments.rollouts.plan import RolloutPlan, episode_headers
 from environments.sandboxes.sandbox import Sandbox, Sandboxes, SandboxSpec
 from environments.tasks.opening import open_sandbox
 from environments.tasks.task import Task
@@ -38,7 +38,7 @@ class Means:
     expect: Callable[[SandboxSpec], None] = lambda spec: None
 
 
-async def try_episode(episode: Episode, task: Task, plan: Plan, means: Means) -> EpisodeResult:
+async def try_episode(episode: Episode, task: Task, plan: RolloutPlan, means: Means) -> EpisodeResult:
     """Make one attempt, and return how it ended. What the environment may raise is in the result."""
     started_at = time.time()
     done = _Done()
@@ -54,7 +54,7 @@ async def try_episode(episode: Episode, task: Task, plan: Plan, means: Means) ->
     return EpisodeResult(episode, verdict, done.reward, done.work, started_at, time.time(), why=done.late or "")
 
 
-def _failed(episode: Episode, work: Work | None, started_at: float, part: str, why: str) -> EpisodeResult:
+def _failed(episode: Episode, work: HarnessRun | None, started_at: float, part: str, why: str) -> EpisodeResult:
     why = why[:_LONGEST_WHY]
     return EpisodeResult(episode, "infrastructure", None, work, started_at, time.time(), part=part, why=why)
 
@@ -63,13 +63,13 @@ def _failed(episode: Episode, work: Work | None, started_at: float, part: str, w
 class _Done:
     """What an attempt has come to so far."""
 
-    work: Work | None = None
+    work: HarnessRun | None = None
     late: str | None = None
     reward: float | None = None
 
 
 async def _work_and_judge(
-    episode: Episode, task: Task, sandbox: Sandbox, plan: Plan, means: Means, done: _Done
+    episode: Episode, task: Task, sandbox: Sandbox, plan: RolloutPlan, means: Means, done: _Done
 ) -> None:
     try:
         done.work = await _work(episode, task, sandbox, plan, means)
@@ -84,7 +84,7 @@ async def _work_and_judge(
             raise  # else its environment was cut off before it could judge: it is left out
 
 
-async def _judge(task: Task, sandbox: Sandbox, plan: Plan, means: Means) -> float:
+async def _judge(task: Task, sandbox: Sandbox, plan: RolloutPlan, means: Means) -> float:
     """Return what the tests gave, in the time of two looks at the work and of one at the task's own solution."""
     patience, one_look = plan.patience, task.verifier_timeout_seconds + sum(hook.timeout_seconds for hook in task.hooks)
     most_seconds = 3 * (one_look + patience.grace_seconds) + _open_seconds(task, plan) + task.agent_timeout_seconds
@@ -92,7 +92,7 @@ async def _judge(task: Task, sandbox: Sandbox, plan: Plan, means: Means) -> floa
         return await means.judge(task, sandbox)
 
 
-async def _work(episode: Episode, task: Task, sandbox: Sandbox, plan: Plan, means: Means) -> Work:
+async def _work(episode: Episode, task: Task, sandbox: Sandbox, plan: RolloutPlan, means: Means) -> HarnessRun:
     """Let the harness work. Raises OutOfTime once the task's clock has run out."""
     endpoint = replace(plan.endpoint, headers=episode_headers(plan, episode))
     clock = asyncio.timeout(task.agent_timeout_seconds)
@@ -106,7 +106,7 @@ async def _work(episode: Episode, task: Task, sandbox: Sandbox, plan: Plan, mean
 
 
 @asynccontextmanager
-async def _opened(task: Task, plan: Plan, means: Means) -> AsyncIterator[Sandbox]:
+async def _opened(task: Task, plan: RolloutPlan, means: Means) -> AsyncIterator[Sandbox]:
     async with _within(_open_seconds(task, plan), "sandbox", "it was not opened"):
         sandbox = await open_sandbox(fit_out(task, means.harness), means.sandboxes)
     try:
@@ -115,7 +115,7 @@ async def _opened(task: Task, plan: Plan, means: Means) -> AsyncIterator[Sandbox
         await _closed(sandbox, plan.patience.close_seconds)
 
 
-def _open_seconds(task: Task, plan: Plan) -> float:
+def _open_seconds(task: Task, plan: RolloutPlan) -> float:
     """Return how long a sandbox may take to open; a service in it is as slow as its own health check says it may be."""
     return plan.patience.open_seconds + (task.healthcheck.longest_seconds if task.healthcheck is not None else 0.0)
 

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from environments.errors import EnvironmentFault
 from environments.rollouts.attempt import Means, try_episode
 from environments.rollouts.episode import Episode, EpisodeResult
-from environments.rollouts.plan import Plan
+from environments.rollouts.plan import RolloutPlan
 from environments.rollouts.queue import Key, key_of
 from environments.rollouts.workshop import Workshop, means_of, task_sets
 from environments.tasks.task import Task
@@ -33,7 +33,7 @@ class Node:
 
     The plan has no key: Ray keeps what an actor is made of. The key comes with each attempt, which nobody keeps."""
 
-    def __init__(self, plan: Plan, workshop: Workshop) -> None:
+    def __init__(self, plan: RolloutPlan, workshop: Workshop) -> None:
         self._plan, self._workshop = plan, workshop
         self._means: Means | None = None
         self._tasks: Mapping[Key, Task] = {}
@@ -66,7 +66,7 @@ class Node:
 class Cluster:
     """The nodes of one cluster, for as long as it is entered."""
 
-    def __init__(self, address: str, plan: Plan, workshop: Workshop) -> None:
+    def __init__(self, address: str, plan: RolloutPlan, workshop: Workshop) -> None:
         self._address, self._plan, self._workshop = address, plan, workshop
         self._nodes: dict[str, Any] = {}
         self._busy = Counter[str]()
@@ -131,7 +131,7 @@ class Cluster:
         return made.remote(_with_key(self._plan, None), self._workshop)
 
 
-def _with_key(plan: Plan, api_key: str | None) -> Plan:
+def _with_key(plan: RolloutPlan, api_key: str | None) -> RolloutPlan:
     return replace(plan, endpoint=replace(plan.endpoint, api_key=api_key))
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from environments.harness.harness import Work
+from environments.harness.harness import HarnessRun
 
 # `judged` is the model's doing, `out_of_time` the harness's clock, `infrastructure` neither's.
 Verdict = Literal["judged", "out_of_time", "infrastructure"]
@@ -39,7 +39,7 @@ class EpisodeResult:
     episode: Episode
     verdict: Verdict
     reward: float | None
-    work: Work | None
+    work: HarnessRun | None
     started_at: float
     ended_at: float
     part: str | None = None

@@ -66,7 +66,7 @@ class Waiting:
     failures: int
 
 
-class Journal:
+class RolloutJournal:
     """A journal in one file, used by one thread of one program at a time."""
 
     def __init__(self, file: Path) -> None:

@@ -46,7 +46,7 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RolloutPlan:
     """What a run of rollouts does.
 
     `tries` is the number of episodes of each task, None: on and on. `parallel` is the number of episodes under way.
@@ -85,7 +85,7 @@ def episode_of(journal_id: str, harness: str, environment: str, task: Task, numb
     )
 
 
-def episode_headers(plan: Plan, episode: Episode) -> dict[str, str]:
+def episode_headers(plan: RolloutPlan, episode: Episode) -> dict[str, str]:
     """Return what every request of an attempt says of it."""
     headers = {
         **plan.endpoint.headers,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from environments.rollouts.episode import Episode
 from environments.rollouts.journal import Waiting
-from environments.rollouts.plan import Plan, TaskSet, episode_of
+from environments.rollouts.plan import RolloutPlan, TaskSet, episode_of
 from environments.tasks.task import Task
 
 Key = tuple[str, str, str]  # task set, task, digest
@@ -16,7 +16,7 @@ Key = tuple[str, str, str]  # task set, task, digest
 class Queue:
     """The episodes of a plan that are yet to be begun. Times are of any clock, in seconds."""
 
-    def __init__(self, plan: Plan, journal_id: str, begun: Counter[Key], waiting: Sequence[Waiting]) -> None:
+    def __init__(self, plan: RolloutPlan, journal_id: str, begun: Counter[Key], waiting: Sequence[Waiting]) -> None:
         """Go on after what was `begun`.
 
         `waiting` are tried again, by the plan's harness; those whose task the plan does not have, are not."""

@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from environments.errors import InfrastructureFailure
-from environments.rollouts.journal import Journal
+from environments.rollouts.journal import RolloutJournal
 from environments.rollouts.reports import Report
 from environments.rollouts.service import Service
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class Reporter:
     """Tells the service what the journal holds. Losing all of this loses nothing but time."""
 
-    def __init__(self, journal: Journal, service: Service) -> None:
+    def __init__(self, journal: RolloutJournal, service: Service) -> None:
         self._journal, self._service = journal, service
         self._news = asyncio.Event()
         self._unknown_since_s: dict[str, float] = {}

@@ -10,8 +10,8 @@ import aiohttp
 from environments.harness.harness import fit_out
 from environments.rollouts.attempt import Means, try_episode
 from environments.rollouts.episode import Episode, EpisodeResult
-from environments.rollouts.journal import Journal
-from environments.rollouts.plan import Plan
+from environments.rollouts.journal import RolloutJournal
+from environments.rollouts.plan import RolloutPlan
 from environments.rollouts.reporting.page import Page
 from environments.rollouts.scheduler import Place, Scheduler, Watcher
 from environments.rollouts.service import Service
@@ -22,7 +22,7 @@ _PAGE_EVERY_S: Final = 30.0
 
 
 @asynccontextmanager
-async def executing(plan: Plan, workshop: Workshop, ray: str | None = None) -> AsyncIterator[Place]:
+async def executing(plan: RolloutPlan, workshop: Workshop, ray: str | None = None) -> AsyncIterator[Place]:
     """Open where attempts are made: on this machine, or on the nodes of the Ray cluster at that address."""
     if ray is not None:
         from environments.rollouts.cluster import Cluster  # takes seconds to import
@@ -38,7 +38,7 @@ async def executing(plan: Plan, workshop: Workshop, ray: str | None = None) -> A
         await close_harness(means.harness)
 
 
-def here(plan: Plan, means: Means) -> Place:
+def here(plan: RolloutPlan, means: Means) -> Place:
     """Return this machine as the place of attempts."""
 
     async def execute(episode: Episode, task: Task) -> EpisodeResult:
@@ -51,7 +51,7 @@ def here(plan: Plan, means: Means) -> Place:
 
 
 async def run_rollouts(
-    plan: Plan, journal: Journal, place: Place, watcher: Watcher, page: Page | None, ending: asyncio.Event
+    plan: RolloutPlan, journal: RolloutJournal, place: Place, watcher: Watcher, page: Page | None, ending: asyncio.Event
 ) -> None:
     """Run a plan from where its journal stands, until it is done or `ending`; see `Scheduler.run`.
 
@@ -71,12 +71,12 @@ async def run_rollouts(
             await asyncio.gather(running, return_exceptions=True)
 
 
-async def _forget(journal: Journal) -> None:
+async def _forget(journal: RolloutJournal) -> None:
     """Have the journal forget what is done with, and let others run meanwhile."""
     while journal.forget():  # noqa: ASYNC110 - nothing is waited for
         await asyncio.sleep(0)
 
 
-def _write(journal: Journal, page: Page | None) -> None:
+def _write(journal: RolloutJournal, page: Page | None) -> None:
     if page is not None:
         page.write(journal)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from environments.rollouts.episode import Episode, EpisodeResult
-from environments.rollouts.journal import Journal, Waiting
-from environments.rollouts.plan import Patience, Plan
+from environments.rollouts.journal import RolloutJournal, Waiting
+from environments.rollouts.plan import Patience, RolloutPlan
 from environments.rollouts.queue import Queue
 from environments.rollouts.reporter import Reporter
 from environments.rollouts.service import Service
@@ -44,7 +44,9 @@ class Watcher(Protocol):
 class Scheduler:
     """Runs a plan from where its journal stands."""
 
-    def __init__(self, plan: Plan, journal: Journal, service: Service, place: Place, watcher: Watcher) -> None:
+    def __init__(
+        self, plan: RolloutPlan, journal: RolloutJournal, service: Service, place: Place, watcher: Watcher
+    ) -> None:
         self._plan, self._journal, self._service = plan, journal, service
         self._place, self._watcher = place, watcher
         self._queue = Queue(plan, journal.id, journal.begun(), journal.waiting())

@@ -10,7 +10,7 @@ from typing import Final
 
 from environments.errors import TaskError
 from environments.harness.agent import FOR_LINES, Agent
-from environments.harness.agent import Settings as AgentSettings
+from environments.harness.agent import HarnessSettings as AgentSettings
 from environments.harness.harness import Harness
 from environments.harness.others.guest import Guest
 from environments.harness.others.known import mini_swe_agent, opencode

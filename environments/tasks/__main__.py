@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from core.terminal import console
 from environments.errors import EnvironmentFault
-from environments.output import console
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
 from environments.tasks.checking import Checked, check
 from environments.tasks.harbor.folder import read_tasks

@@ -43,7 +43,7 @@ class Artifact:
 
 
 @dataclass(frozen=True)
-class Answer:
+class JudgedAnswer:
     """How another library judges an answer in words: by what its dataset is made of, and the entry's number.
 
     `file` is where the agent leaves the answer."""
@@ -80,5 +80,5 @@ class Task:
     artifacts: tuple[Artifact, ...] = ()
     hooks: tuple[Hook, ...] = ()
     healthcheck: Healthcheck | None = None
-    answer: Answer | None = None
+    answer: JudgedAnswer | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)  # as its author wrote it

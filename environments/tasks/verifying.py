@@ -15,7 +15,7 @@ from environments.tasks.artifacts import carry
 from environments.tasks.opening import open_sandbox
 from environments.tasks.rewards import NAMED, REWARD, TEXT, TOLD, from_named, from_text, reward_of
 from environments.tasks.solving import solve
-from environments.tasks.task import Answer, Task
+from environments.tasks.task import JudgedAnswer, Task
 
 Reader = Callable[[bytes], dict[str, float]]
 
@@ -105,7 +105,7 @@ async def _judged(task: Task, sandbox: Sandbox, workdir: str) -> Verdict:
     return replace(await _read(sandbox, _OF_TESTS, nothing), seconds=result.seconds, output=_tail(result))
 
 
-async def _answered(task: Task, answer: Answer, sandbox: Sandbox, sandboxes: Sandboxes) -> Verdict:
+async def _answered(task: Task, answer: JudgedAnswer, sandbox: Sandbox, sandboxes: Sandboxes) -> Verdict:
     """Judge an answer in words; who left none, or nothing that is text, gets nothing."""
     try:
         given = (await sandbox.read(answer.file)).decode()

@@ -189,9 +189,9 @@ def mine_suite(
     resembles its solution is not trained on from now on, where the service keeps the suite out. Prints the files, and
     why there is no draft of the other sessions."""
     from onward.output import show_json
-    from onward.replays.suites.mining import Wanted, mine
+    from onward.replays.suites.mining import DraftFilter, mine
 
-    found = mine(directory, out, Wanted(least_reward, most, namespace), overrides_of(set_))
+    found = mine(directory, out, DraftFilter(least_reward, most, namespace), overrides_of(set_))
     show_json(found.report() | {"provenance": found.origin})
     if not found.is_kept_out:
         print(f"{directory} may still train on these: name {out} in learner.admission.keep_out", file=sys.stderr)

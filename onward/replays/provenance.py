@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from core import provenance as said
 from core.events import Completion
 from core.ids import PolicyRef
 from core.model.files import weight_files
 from core.model.weights_digest import digest_of_shards
 from core.ports import Record
 from core.secrets import redacted
-from environments import provenance as said
 from onward.wiring.foundation import Foundation
 
 

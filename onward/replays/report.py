@@ -17,9 +17,9 @@ import msgspec
 from core.codec import plain
 from core.errors import ConfigError
 from core.events import PolicyVersion, Reward
+from core.provenance import in_png
 from core.reward_spec import RewardSpec
 from core.settings import LearnerSettings
-from environments.provenance import in_png
 from learner.sequences.resemblance import KeptOut
 from learner.timing import is_of_machine
 from learner.versions.provenance import ancestry

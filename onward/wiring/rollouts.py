@@ -11,15 +11,15 @@ from dataclasses import replace
 
 from core import telemetry
 from core.errors import ConfigError, from_extra
+from core.provenance import made_by
 from core.secrets import redacted
 from core.settings import LearnerSettings, RolloutSettings, Settings
 from core.stages.stage import OK, Stage
 from environments.errors import EnvironmentFault
 from environments.harness.harness import Budget, Endpoint
-from environments.provenance import made_by
 from environments.rollouts.episode import Episode, EpisodeResult
-from environments.rollouts.journal import Journal
-from environments.rollouts.plan import Patience, Plan, TaskSet
+from environments.rollouts.journal import RolloutJournal
+from environments.rollouts.plan import Patience, RolloutPlan, TaskSet
 from environments.rollouts.reporting.page import Page
 from environments.rollouts.run import executing, run_rollouts
 from environments.rollouts.scheduler import Watcher
@@ -53,7 +53,7 @@ def workshop_of(layout: Layout, settings: RolloutSettings) -> Workshop:
     )
 
 
-async def plan_of(workshop: Workshop, settings: Settings, base_url: str) -> Plan:
+async def plan_of(workshop: Workshop, settings: Settings, base_url: str) -> RolloutPlan:
     """Read the tasks and return the plan, without those that tell an eval case of what is kept out of training.
 
     Raises ConfigError for a task that is not well formed, and for a set that has no other task."""
@@ -64,7 +64,7 @@ async def plan_of(workshop: Workshop, settings: Settings, base_url: str) -> Plan
         sets, harness = await task_sets(workshop), await harness_name(workshop)
     except EnvironmentFault as error:
         raise ConfigError(f"rollouts: {error}") from error
-    return Plan(
+    return RolloutPlan(
         sets=_without_told_cases(sets, settings.learner),
         harness=harness,
         endpoint=Endpoint(base_url, asked.api_key, settings.serving.model_name, headers),
@@ -96,7 +96,11 @@ def _without_told_cases(sets: Sequence[TaskSet], settings: LearnerSettings) -> t
 
 
 async def roll_out(
-    layout: Layout, settings: Settings, base_url: str, watch: Callable[[Plan, Journal], Watcher], ending: asyncio.Event
+    layout: Layout,
+    settings: Settings,
+    base_url: str,
+    watch: Callable[[RolloutPlan, RolloutJournal], Watcher],
+    ending: asyncio.Event,
 ) -> None:
     """Run the rollouts that the settings describe, until they are done or `ending`.
 
@@ -109,7 +113,7 @@ async def roll_out(
     workshop = workshop_of(layout, settings.rollouts)
     plan = await plan_of(workshop, settings, base_url)
     try:
-        journal = Journal(layout.rollouts / "journal.db")
+        journal = RolloutJournal(layout.rollouts / "journal.db")
     except EnvironmentFault as error:
         raise ConfigError(f"rollouts: {error}") from error
     try:
@@ -169,7 +173,7 @@ class Rollouts(Stage):
             await roll_out(self._layout, self._settings, base_url, self._watch, self._ending)
             logger.info("the rollouts are done")
 
-    def _watch(self, _plan: Plan, _journal: Journal) -> "Quiet":
+    def _watch(self, _plan: RolloutPlan, _journal: RolloutJournal) -> "Quiet":
         self._has_begun = True
         return Quiet()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from core import tracing
 from core.settings import Settings, TracingSettings
-from core.tracing import Span, SpanContext
+from core.tracing import SpanContext, TraceSpan
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
@@ -65,7 +65,7 @@ class OtlpRecorder:
         self._provider.add_span_processor(BatchSpanProcessor(exporter, settings.queue, _EVERY_S * 1000))
         self._tracer = self._provider.get_tracer("onward")
 
-    def record(self, span: Span) -> None:
+    def record(self, span: TraceSpan) -> None:
         from opentelemetry.context import Context
         from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, StatusCode, set_span_in_context
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from core.operations.ledger import Turn
+from core.operations.ledger import LedgerEntry
 from core.reward_spec import DerivedSpec
 from scoring.derived.conclusion import Conclusion
 from scoring.derived.conversation import LoggedConversation
@@ -24,7 +24,7 @@ def abandoned(conversation: LoggedConversation, spec: DerivedSpec) -> Iterator[C
         yield Conclusion("abandoned", left.inference_id, True, "went on from before it")
 
 
-def _left(conversation: LoggedConversation) -> Turn | None:
+def _left(conversation: LoggedConversation) -> LedgerEntry | None:
     """Return the last whole answer at the same place. Other choices of the same request are not second thoughts."""
     turn, mine = conversation.turn, conversation.facts
     siblings = (

@@ -8,7 +8,7 @@ import msgspec
 
 from core.events import Completion
 from core.ids import InferenceId
-from core.operations.ledger import Facts, Turn
+from core.operations.ledger import Facts, LedgerEntry
 from core.reward_spec import call_line
 from scoring.rewards.facts import content_of, new_messages
 from scoring.rewards.state import Session
@@ -24,7 +24,7 @@ class AnsweredCall(msgspec.Struct, frozen=True):
     id: str | None
     name: str
     arguments: str
-    turn: Turn | None
+    turn: LedgerEntry | None
     said_at: int
     result: str | None
     answered_at: int
@@ -59,9 +59,9 @@ class LoggedConversation:
         return next(said, "").strip()
 
     @cached_property
-    def ancestors(self) -> list[Turn]:
+    def ancestors(self) -> list[LedgerEntry]:
         """Return the turn's ancestors, the parent first; no more than the conversation has answers to join with."""
-        found: dict[InferenceId, Turn] = {}
+        found: dict[InferenceId, LedgerEntry] = {}
         place = self.turn.parent_id
         while len(found) < len(self._answers) and place is not None and place not in found:
             turn = self.session.turns.get(place)
@@ -81,7 +81,7 @@ class LoggedConversation:
         return self.session.turns[self.turn.inference_id].facts
 
     @property
-    def parent(self) -> Turn | None:
+    def parent(self) -> LedgerEntry | None:
         """The turn that gave the last answer, if known: the model may have answered since the last stored turn."""
         found = None if self.turn.parent_id is None else self.session.turns.get(self.turn.parent_id)
         return None if found is None or found.turn_index != self.turn.turn_index - 1 else found

@@ -5,10 +5,10 @@ import random
 from typing import Any, Final, Literal
 
 import httpx
-import msgspec
 
 from core import telemetry
 from core.errors import ConfigError, OnwardError
+from core.network.chat_endpoint import SHOWN, ChatEndpoint, NoAnswer, text_of
 from core.settings import JudgeSettings
 from scoring.judge.prompt import Message, read_prompt
 from scoring.judge.votes import Vote, read_vote
@@ -17,8 +17,6 @@ Reason = Literal["timeout", "rate_limited", "unavailable", "refused", "unparseab
 _AGAIN: Final[frozenset[Reason]] = frozenset({"timeout", "rate_limited", "unavailable"})
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
-_SHOWN: Final = 200  # characters of an answer, in a message
-_HEADERS: Final = {"X-Turn-Type": "side"}  # where the endpoint is Onward itself: no turn to be judged
 
 
 class NoVote(OnwardError):
@@ -30,36 +28,18 @@ class NoVote(OnwardError):
         self.after_s = after_s
 
 
-class _Said(msgspec.Struct):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Said
-
-
-class _ChatCompletion(msgspec.Struct):
-    choices: list[_Choice]
-
-
-_decode = msgspec.json.Decoder(_ChatCompletion).decode
-
-
 class JudgeEndpoint:
     """The endpoint; to be used in one event loop."""
 
     def __init__(self, settings: JudgeSettings) -> None:
         assert settings.base_url is not None
-        key = settings.api_key
-        headers = _HEADERS if key is None else {**_HEADERS, "Authorization": f"Bearer {key}"}
         self._settings = settings
-        self._url = f"{settings.base_url.rstrip('/')}/chat/completions"
-        self._client = httpx.AsyncClient(headers=headers, timeout=None)
+        self._server = ChatEndpoint(settings.base_url, settings.api_key)
         self._free = asyncio.Semaphore(settings.requests.under_way)
         self._takes_format = True  # until it says otherwise
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._server.aclose()
 
     async def votes(self, messages: list[Message]) -> list[Vote | NoVote]:
         """Return one vote for each seed, all within the time that a turn has."""
@@ -116,15 +96,15 @@ class JudgeEndpoint:
             body["response_format"] = {"type": "json_object"}
         try:
             async with asyncio.timeout(self._settings.requests.timeout_s):
-                return await self._client.post(self._url, json=body)
+                return await self._server.post(body)
         except TimeoutError:
             raise NoVote("timeout", f"no answer within {self._settings.requests.timeout_s:g} s") from None
-        except httpx.HTTPError as error:
-            raise NoVote("unavailable", f"{type(error).__name__}: {error}") from error
+        except NoAnswer as error:
+            raise NoVote("unavailable", str(error)) from error
 
 
 def _read(response: httpx.Response) -> Vote:
-    status, shown = response.status_code, response.text[:_SHOWN]
+    status, shown = response.status_code, response.text[:SHOWN]
     if status == 429:
         raise NoVote("rate_limited", shown, _pause_of(response))
     if status in (408, 409) or status >= 500:
@@ -132,13 +112,13 @@ def _read(response: httpx.Response) -> Vote:
     if status != 200:
         raise NoVote("refused", f"{status}: {shown}")
     try:
-        said = _decode(response.content).choices[0].message.content
-    except (msgspec.DecodeError, IndexError) as error:
-        raise NoVote("unparseable", f"no chat completion: {error}") from error
-    try:
-        return read_vote(said or "")
+        said = text_of(response)
     except ValueError as error:
-        raise NoVote("unparseable", f"{error}: {(said or '')[:_SHOWN]}") from error
+        raise NoVote("unparseable", str(error)) from error
+    try:
+        return read_vote(said)
+    except ValueError as error:
+        raise NoVote("unparseable", f"{error}: {said[:SHOWN]}") from error
 
 
 def _pause_of(response: httpx.Response) -> float | None:

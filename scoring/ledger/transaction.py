@@ -16,7 +16,7 @@ from functools import partial
 from core import telemetry
 from core.events import Completion, DeadLetter, Outcome, Reward, SessionEnded
 from core.ids import InferenceId, Namespace, OutcomeId, SessionId
-from core.operations.ledger import Facts, Heard, SessionKey, Turn
+from core.operations.ledger import Facts, Heard, LedgerEntry, SessionKey
 from core.ports import Record
 from core.records.handling import attempt, words_of
 from core.reward_spec import RewardSpec
@@ -58,7 +58,7 @@ class LedgerTransaction:
         self._known: set[tuple[Namespace, OutcomeId]] = set()
         self._early: dict[InferenceId, list[Heard]] = {}  # outcomes that wait for their turn
         self._due: dict[int, list[tuple[datetime, InferenceId]]] = {}  # by partition: a heap, stale entries included
-        self._changed_turns: dict[InferenceId, Turn] = {}
+        self._changed_turns: dict[InferenceId, LedgerEntry] = {}
         self._changed_sessions: dict[SessionKey, Session] = {}
         self._changed_outcomes: dict[tuple[Namespace, OutcomeId], tuple[Heard, SessionId | None]] = {}
 
@@ -152,7 +152,7 @@ class LedgerTransaction:
                 if failure is not None:
                     self._leave_undecided(turn, failure)
 
-    def _leave_undecided(self, turn: Turn, failure: Exception) -> None:
+    def _leave_undecided(self, turn: LedgerEntry, failure: Exception) -> None:
         """End this turn's wait without a decision: no record is to blame for what fails as time passes."""
         self.oddities["undecidable"] += 1
         logger.error("turn %s is not decided: %s", turn.inference_id, words_of(failure), exc_info=failure)
@@ -264,12 +264,14 @@ class LedgerTransaction:
         session.hear(heard)
         self._changed_outcomes[_identity(heard.outcome)] = (heard, session.key[1])
 
-    def _remember_due(self, turn: Turn, session: Session) -> None:
+    def _remember_due(self, turn: LedgerEntry, session: Session) -> None:
         self._owner[turn.inference_id] = session
         if turn.due_at is not None:
             heapq.heappush(self._due.setdefault(turn.partition, []), (turn.due_at, turn.inference_id))
 
-    def _concerned(self, session: Session, outcome: Outcome, amended: Heard | None, before: _Counts) -> list[Turn]:
+    def _concerned(
+        self, session: Session, outcome: Outcome, amended: Heard | None, before: _Counts
+    ) -> list[LedgerEntry]:
         """Return the turns that an outcome concerns; it may also cause another's outcomes to be left out.
 
         `before`: how many changes of what is left out there had been."""
@@ -310,15 +312,15 @@ class LedgerTransaction:
             sooner = [turn for turn in session.waiting.values() if self._outwaits(turn, ended_at)]
             self._reschedule(sooner, session, now)
 
-    def _outwaits(self, turn: Turn, ended_at: datetime) -> bool:
+    def _outwaits(self, turn: LedgerEntry, ended_at: datetime) -> bool:
         end_wait_s = self._spec.rules(turn.workload, turn.namespace).session.end_wait_s
         return turn.due_at is not None and turn.due_at > ended_at + timedelta(seconds=end_wait_s)
 
-    def _reschedule(self, turns: Iterable[Turn], session: Session, now: datetime) -> None:
+    def _reschedule(self, turns: Iterable[LedgerEntry], session: Session, now: datetime) -> None:
         for turn in sorted(turns, key=lambda turn: turn.order):
             self._decide(turn, session, now)
 
-    def _decide(self, turn: Turn, session: Session, now: datetime) -> Decision:
+    def _decide(self, turn: LedgerEntry, session: Session, now: datetime) -> Decision:
         self._owner[turn.inference_id] = session
         decision = decide(turn, session, outcomes_about(turn, session, self._spec), self._spec, now)
         if decision.value is not None and not math.isfinite(decision.value):
@@ -336,7 +338,7 @@ class LedgerTransaction:
             self._reward(turn, session, decision, now)
         return decision
 
-    def _reward(self, turn: Turn, session: Session, decision: Decision, now: datetime) -> None:
+    def _reward(self, turn: LedgerEntry, session: Session, decision: Decision, now: datetime) -> None:
         """Make the next revision of the reward, dated no earlier than the one before, whatever the clocks say."""
         news = news_about(turn, session, self._spec)
         arrivals = [heard.outcome.received_at for heard in news]
@@ -373,7 +375,7 @@ class LedgerTransaction:
         )
 
 
-def _corrected(turn: Turn, decision: Decision) -> str:
+def _corrected(turn: LedgerEntry, decision: Decision) -> str:
     if turn.value is None:
         return ""
     return f"; corrects {turn.value:+.2f}" if decision.value != turn.value else "; corrects what it says of some tokens"

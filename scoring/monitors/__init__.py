@@ -7,7 +7,7 @@ from typing import Final, Literal
 from scoring.monitors import conduct, fidelity, level, signals, users
 from scoring.monitors.level import floor
 from scoring.monitors.tally import LEAST, LEAST_UNITS
-from scoring.monitors.watched import Watched, hear, watch, with_reward, with_roles
+from scoring.monitors.watched import WatchedTurn, hear, watch, with_reward, with_roles
 from scoring.monitors.window import Finding, Window
 from scoring.monitors.window_turns import MovedTurns, WindowTurns
 
@@ -18,7 +18,7 @@ __all__ = [
     "Finding",
     "Monitor",
     "MovedTurns",
-    "Watched",
+    "WatchedTurn",
     "Window",
     "WindowTurns",
     "floor",

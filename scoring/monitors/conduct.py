@@ -2,7 +2,7 @@
 
 import math
 
-from scoring.monitors.watched import Watched
+from scoring.monitors.watched import WatchedTurn
 from scoring.monitors.window import Finding, Window, falls, rises
 
 
@@ -74,41 +74,41 @@ def _both(times: Finding | None, nats: Finding | None) -> Finding | None:
     return Finding(times.trips and nats.trips, nats.figures | {"factor": factor})
 
 
-def log_tokens(turn: Watched) -> float | None:
+def log_tokens(turn: WatchedTurn) -> float | None:
     return math.log(turn.tokens) if turn.tokens else None
 
 
-def _malformed(turn: Watched) -> float | None:
+def _malformed(turn: WatchedTurn) -> float | None:
     return float(turn.malformed) if turn.offered else None
 
 
-def _asks(turn: Watched) -> float | None:
+def _asks(turn: WatchedTurn) -> float | None:
     return float(turn.asks) if turn.purpose == "turn" else None
 
 
-def _edits(turn: Watched) -> float | None:
+def _edits(turn: WatchedTurn) -> float | None:
     return float(turn.edits) if turn.offered else None
 
 
-def _calls(turn: Watched) -> float | None:
+def _calls(turn: WatchedTurn) -> float | None:
     return float(turn.calls) if turn.offered else None
 
 
-def _silent(turn: Watched) -> float:
+def _silent(turn: WatchedTurn) -> float:
     return float(turn.silent)
 
 
-def _refuses(turn: Watched) -> float:
+def _refuses(turn: WatchedTurn) -> float:
     return float(turn.refuses)
 
 
-def _repetition(turn: Watched) -> float | None:
+def _repetition(turn: WatchedTurn) -> float | None:
     return turn.repetition if turn.tokens else None
 
 
-def _surprisal(turn: Watched) -> float | None:
+def _surprisal(turn: WatchedTurn) -> float | None:
     return turn.surprisal
 
 
-def _log_surprisal(turn: Watched) -> float | None:
+def _log_surprisal(turn: WatchedTurn) -> float | None:
     return math.log(turn.surprisal) if turn.surprisal is not None and turn.surprisal > 0 else None

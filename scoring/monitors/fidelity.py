@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from scoring.monitors.telling_apart import SessionForm, tell_apart
-from scoring.monitors.watched import Watched
+from scoring.monitors.watched import WatchedTurn
 from scoring.monitors.window import Finding, Window
 
 LEAST_SESSIONS = 20  # of each side
@@ -40,9 +40,9 @@ def _in_words(given_away_by: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _sessions(turns: Iterable[Watched], *, is_simulated: bool) -> list[SessionForm]:
+def _sessions(turns: Iterable[WatchedTurn], *, is_simulated: bool) -> list[SessionForm]:
     """Return the sessions, those last that were heard of last."""
-    by_session: dict[str, list[Watched]] = {}
+    by_session: dict[str, list[WatchedTurn]] = {}
     for turn in turns:
         by_session[turn.session_id] = [*by_session.pop(turn.session_id, []), turn]
     return [

@@ -6,7 +6,7 @@ from math import sqrt
 
 from core.statistics.clustered import FixedSums, contrast, sums
 from scoring.monitors.tally import LEAST, LEAST_UNITS, Measure
-from scoring.monitors.watched import Watched
+from scoring.monitors.watched import WatchedTurn
 from scoring.monitors.window import Finding, Window
 from scoring.monitors.window_turns import WindowTurns
 
@@ -47,26 +47,26 @@ def floor(turns: WindowTurns) -> tuple[bool, float] | None:
     return (is_production, found.mean - sqrt(found.error)) if found.is_enough() else None
 
 
-def _in_production(turn: Watched) -> float | None:
+def _in_production(turn: WatchedTurn) -> float | None:
     return turn.value if turn.environment == "production" else None
 
 
-def _value(turn: Watched) -> float | None:
+def _value(turn: WatchedTurn) -> float | None:
     return turn.value
 
 
-def _in_production_by_user(turns: Sequence[Watched]) -> dict[str, FixedSums]:
+def _in_production_by_user(turns: Sequence[WatchedTurn]) -> dict[str, FixedSums]:
     return _earned(turns, _in_production)
 
 
-def _by_user(turns: Sequence[Watched]) -> dict[str, FixedSums]:
+def _by_user(turns: Sequence[WatchedTurn]) -> dict[str, FixedSums]:
     return _earned(turns, _value)
 
 
-def _earned(turns: Sequence[Watched], measure: Measure) -> dict[str, FixedSums]:
+def _earned(turns: Sequence[WatchedTurn], measure: Measure) -> dict[str, FixedSums]:
     return sums([(turn.unit, value) for turn in turns if (value := measure(turn)) is not None])
 
 
-def _version(turns: Sequence[Watched]) -> float | None:
+def _version(turns: Sequence[WatchedTurn]) -> float | None:
     served = Counter(turn.version.version for turn in turns if turn.version is not None)
     return float(served.most_common(1)[0][0]) if served else None

@@ -7,7 +7,7 @@ from core.reward_spec import Role
 from core.statistics.clustered import Values, effective_units, mean, squared_error
 from scoring.monitors.conduct import log_tokens
 from scoring.monitors.tally import LEAST, LEAST_UNITS
-from scoring.monitors.watched import Watched
+from scoring.monitors.watched import WatchedTurn
 from scoring.monitors.window import Finding, Window, differs, exceeds, falls, goes_with, rises
 from scoring.monitors.window_turns import WindowTurns
 from scoring.truth import verdict
@@ -92,32 +92,32 @@ def component_share(window: Window) -> Finding | None:
     return Finding(rest_rose < _SHARED_RISE * abs(rose), figures | {"rose": rose, "rest_rose": rest_rose})
 
 
-def _length_and_value(turn: Watched) -> tuple[float, float] | None:
+def _length_and_value(turn: WatchedTurn) -> tuple[float, float] | None:
     length = log_tokens(turn)
     return None if length is None or turn.value is None else (length, turn.value)
 
 
-def _of_unheard(turn: Watched) -> float | None:
+def _of_unheard(turn: WatchedTurn) -> float | None:
     return turn.value if turn.by_default and turn.purpose == "turn" else None
 
 
-def _of_heard(turn: Watched) -> float | None:
+def _of_heard(turn: WatchedTurn) -> float | None:
     return None if turn.by_default or turn.purpose != "turn" else turn.value
 
 
-def _when_simulated(turn: Watched) -> float | None:
+def _when_simulated(turn: WatchedTurn) -> float | None:
     return turn.value if turn.environment == "simulated" else None
 
 
-def _unrewarded(turn: Watched) -> float:
+def _unrewarded(turn: WatchedTurn) -> float:
     return float(turn.value is None)
 
 
-def _spoken_of(turn: Watched) -> float:
+def _spoken_of(turn: WatchedTurn) -> float:
     return float(bool(turn.told))
 
 
-def _believed_in_vain(turn: Watched) -> float | None:
+def _believed_in_vain(turn: WatchedTurn) -> float | None:
     said = _told(turn, "accept", "edit")
     refused = any(_told(turn, "reject", "complaint"))
     verified = _told(turn, "check")
@@ -126,12 +126,12 @@ def _believed_in_vain(turn: Watched) -> float | None:
     return float(bool(said) and max(said) > 0 and not refused and min(verified) <= 0)
 
 
-def _told(turn: Watched, *roles: Role) -> list[float]:
+def _told(turn: WatchedTurn, *roles: Role) -> list[float]:
     """Return the values that were told in these roles."""
     return [value for name, value in turn.told.items() if turn.roles.get(name) in roles]
 
 
-def _judge_excess(turn: Watched) -> float | None:
+def _judge_excess(turn: WatchedTurn) -> float | None:
     """Return the judge's score less people's of the same name; else of the scores from 0 to 1 less the verdict."""
     shared = turn.judged.keys() & turn.told.keys()
     if shared:
@@ -141,7 +141,7 @@ def _judge_excess(turn: Watched) -> float | None:
     return None if good is None or not judged else _mean(judged) - good
 
 
-def _gap(turns: Sequence[Watched]) -> tuple[float, float] | None:
+def _gap(turns: Sequence[WatchedTurn]) -> tuple[float, float] | None:
     """Return simulated less production and its squared error, over workloads that enough users have of both.
 
     Each workload weighs as much as its smaller side. The errors are of users: their turns resemble each other."""
@@ -184,7 +184,7 @@ def _rise(window: Window, name: str) -> tuple[float, float]:
     return mine, max(others, against)
 
 
-def _means(turns: Sequence[Watched], name: str) -> tuple[float, float, float]:
+def _means(turns: Sequence[WatchedTurn], name: str) -> tuple[float, float, float]:
     """Return the means of a component, of all others together, and of the negative ones among those.
 
     They are over the turns that have a reward."""
@@ -194,7 +194,7 @@ def _means(turns: Sequence[Watched], name: str) -> tuple[float, float, float]:
     return _mean([each.get(name, 0.0) for each in components]), _mean(list(map(sum, others))), _mean(against)
 
 
-def _components(turn: Watched) -> Iterable[tuple[str, float]]:
+def _components(turn: WatchedTurn) -> Iterable[tuple[str, float]]:
     return [(name, abs(value)) for name, value in turn.components.items()]
 
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from math import isqrt, nan
 
 from core.statistics.clustered import SCALE, parts, smoothed
-from scoring.monitors.watched import Watched
+from scoring.monitors.watched import WatchedTurn
 
 LEAST = 50  # turns on either side
 LEAST_UNITS = 5
 
-Measure = Callable[[Watched], float | None]
+Measure = Callable[[WatchedTurn], float | None]
 """None: the turn says nothing of it. A function of a module: what it found is known by it."""
-Pair = Callable[[Watched], tuple[float, float] | None]
-Shares = Callable[[Watched], Iterable[tuple[str, float]]]
+Pair = Callable[[WatchedTurn], tuple[float, float] | None]
+Shares = Callable[[WatchedTurn], Iterable[tuple[str, float]]]
 """What a turn has of each of some names."""
 
 
@@ -47,13 +47,13 @@ _NOTHING = Summary(0, 0.0, 0.0, 0.0)
 class Sums:
     """Sums over turns. One whose methods raised is of no use any more."""
 
-    def add(self, turns: Iterable[Watched]) -> None:
+    def add(self, turns: Iterable[WatchedTurn]) -> None:
         self._change(turns, 1)
 
-    def take_away(self, turns: Iterable[Watched]) -> None:
+    def take_away(self, turns: Iterable[WatchedTurn]) -> None:
         self._change(turns, -1)
 
-    def _change(self, turns: Iterable[Watched], sign: int) -> None:
+    def _change(self, turns: Iterable[WatchedTurn], sign: int) -> None:
         raise NotImplementedError
 
 
@@ -67,7 +67,7 @@ class Tally(Sums):
         self._of_units: dict[str, tuple[int, int]] = {}  # count and total
         self._totals_squared = self._counts_by_totals = self._counts_squared = 0  # summed over users
 
-    def _change(self, turns: Iterable[Watched], sign: int) -> None:
+    def _change(self, turns: Iterable[WatchedTurn], sign: int) -> None:
         changed: dict[str, tuple[int, int]] = {}
         for turn in turns:
             value = self._measure(turn)
@@ -120,7 +120,7 @@ class Totals(Sums):
         self._shares = shares
         self._of_names: dict[str, tuple[int, int]] = {}  # count and total
 
-    def _change(self, turns: Iterable[Watched], sign: int) -> None:
+    def _change(self, turns: Iterable[WatchedTurn], sign: int) -> None:
         known = self._of_names
         for turn in turns:
             for name, value in self._shares(turn):
@@ -142,7 +142,7 @@ class Products(Sums):
         self._of_users: Counter[str] = Counter()
         self._firsts = self._seconds = self._firsts_squared = self._seconds_squared = self._products = 0
 
-    def _change(self, turns: Iterable[Watched], sign: int) -> None:
+    def _change(self, turns: Iterable[WatchedTurn], sign: int) -> None:
         for turn in turns:
             found = self._pair(turn)
             if found is None:

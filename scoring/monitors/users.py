@@ -5,7 +5,7 @@ They look at all turns of a user, where the other monitors look at a fifth of a 
 from collections.abc import Iterable, Sequence
 
 from scoring.monitors.tally import LEAST
-from scoring.monitors.watched import Watched
+from scoring.monitors.watched import WatchedTurn
 from scoring.monitors.window import Finding, Window
 from scoring.monitors.window_turns import WindowTurns
 
@@ -57,9 +57,9 @@ def _top_of(turns: WindowTurns) -> float:
     return top_share(sorted(masses)) if any(masses) else 0.0
 
 
-def _mass(turn: Watched) -> Iterable[tuple[str, float]]:
+def _mass(turn: WatchedTurn) -> Iterable[tuple[str, float]]:
     return ((turn.unit, abs(turn.value or 0.0)),)
 
 
-def _feedback(turn: Watched) -> Iterable[tuple[str, float]]:
+def _feedback(turn: WatchedTurn) -> Iterable[tuple[str, float]]:
     return ((turn.unit, float(len(turn.told))),)

@@ -19,7 +19,7 @@ _ASKS = pattern(r"^\w*(ask|clarif|question)\w*$")
 _RUN = 4  # tokens that make a repetition when they come again
 
 
-class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class WatchedTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A turn.
 
     `unit`: the user, or the session when there is none. `value`: of the last reward, None before there is one; `told`:
@@ -58,12 +58,12 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     form: tuple[str, ...] = ()  # of what is new in it, see `scoring.monitors.form`
 
 
-def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
+def watch(turn: Completion, patterns: DerivedSpec) -> WatchedTurn:
     """Make a turn that has no feedback yet."""
     names = [call.name for call in turn.tool_calls]
     lines = [call_line(call.name, call.arguments) for call in turn.tool_calls]
     silent = not turn.text.strip() and not turn.tool_calls
-    return Watched(
+    return WatchedTurn(
         inference_id=turn.inference_id,
         session_id=turn.session_id,
         namespace=turn.namespace,
@@ -91,7 +91,7 @@ def watch(turn: Completion, patterns: DerivedSpec) -> Watched:
     )
 
 
-def with_reward(turn: Watched, reward: Reward) -> Watched:
+def with_reward(turn: WatchedTurn, reward: Reward) -> WatchedTurn:
     """Return the turn with the reward's last revision; a void one takes away what the turn had."""
     if reward.void:
         return msgspec.structs.replace(turn, value=None, components={}, by_default=False)
@@ -99,7 +99,7 @@ def with_reward(turn: Watched, reward: Reward) -> Watched:
     return msgspec.structs.replace(turn, value=reward.value, components=dict(reward.components), by_default=by_default)
 
 
-def hear(turn: Watched, outcome: Outcome, roles: Mapping[str, Role]) -> Watched:
+def hear(turn: WatchedTurn, outcome: Outcome, roles: Mapping[str, Role]) -> WatchedTurn:
     """Return the turn with an outcome: the last one of a name counts, and a withdrawal removes it.
 
     The scorer's conclusions are not in the log."""
@@ -110,7 +110,7 @@ def hear(turn: Watched, outcome: Outcome, roles: Mapping[str, Role]) -> Watched:
     return with_roles(msgspec.structs.replace(turn, **{kind: heard}), roles)
 
 
-def with_roles(turn: Watched, roles: Mapping[str, Role]) -> Watched:
+def with_roles(turn: WatchedTurn, roles: Mapping[str, Role]) -> WatchedTurn:
     """Return the turn with the roles of the current spec, which may be another than when the turn was kept."""
     return msgspec.structs.replace(turn, roles={name: roles[name] for name in turn.told if name in roles})
 

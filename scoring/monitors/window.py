@@ -12,7 +12,7 @@ from statistics import fmean
 
 from core.statistics.clustered import squared_error
 from scoring.monitors.tally import LEAST, Measure, Pair, Summary
-from scoring.monitors.watched import Watched
+from scoring.monitors.watched import WatchedTurn
 from scoring.monitors.window_turns import WindowTurns
 
 SIGMAS = 4.0
@@ -32,7 +32,9 @@ class Window:
     all_users: WindowTurns = field(default_factory=WindowTurns)
 
     @classmethod
-    def of(cls, recent: Sequence[Watched], reference: Sequence[Watched] = (), best: Sequence[Watched] = ()) -> "Window":
+    def of(
+        cls, recent: Sequence[WatchedTurn], reference: Sequence[WatchedTurn] = (), best: Sequence[WatchedTurn] = ()
+    ) -> "Window":
         return cls(WindowTurns(recent), WindowTurns(reference), WindowTurns(best), WindowTurns(recent))
 
 

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from scoring.monitors.tally import Measure, Pair, Products, Shares, Summary, Sums, Tally, Totals
-from scoring.monitors.watched import Watched
+from scoring.monitors.watched import WatchedTurn
 
 Found = TypeVar("Found")
 Summed = TypeVar("Summed", bound=Sums)
 
 
-class WindowTurns(Sequence[Watched]):
+class WindowTurns(Sequence[WatchedTurn]):
     """Turns that do not change."""
 
-    def __init__(self, turns: Sequence[Watched] = ()) -> None:
+    def __init__(self, turns: Sequence[WatchedTurn] = ()) -> None:
         self.turns = turns
         self._known: dict[Callable[..., Any], Any] = {}
 
@@ -26,7 +26,7 @@ class WindowTurns(Sequence[Watched]):
     def correlation(self, pair: Pair) -> tuple[int, float] | None:
         return self._find(pair, lambda: self._summed(Products, pair).correlation())
 
-    def once(self, find: Callable[[Sequence[Watched]], Found]) -> Found:
+    def once(self, find: Callable[[Sequence[WatchedTurn]], Found]) -> Found:
         """Return what a function of a module finds in the turns, computed once."""
         return self._find(find, lambda: find(self.turns))
 
@@ -36,7 +36,7 @@ class WindowTurns(Sequence[Watched]):
         found: Found = self._known[key]
         return found
 
-    def _summed(self, kind: Callable[[Any], Summed], of: Callable[[Watched], Any]) -> Summed:
+    def _summed(self, kind: Callable[[Any], Summed], of: Callable[[WatchedTurn], Any]) -> Summed:
         sums = kind(of)
         sums.add(self.turns)
         return sums
@@ -44,14 +44,14 @@ class WindowTurns(Sequence[Watched]):
     def __len__(self) -> int:
         return len(self.turns)
 
-    def __iter__(self) -> Iterator[Watched]:
+    def __iter__(self) -> Iterator[WatchedTurn]:
         return iter(self.turns)
 
     @overload
-    def __getitem__(self, place: int) -> Watched: ...
+    def __getitem__(self, place: int) -> WatchedTurn: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Watched]: ...
-    def __getitem__(self, place: int | slice) -> Watched | Sequence[Watched]:
+    def __getitem__(self, place: slice) -> Sequence[WatchedTurn]: ...
+    def __getitem__(self, place: int | slice) -> WatchedTurn | Sequence[WatchedTurn]:
         return self.turns[place]
 
 
@@ -60,7 +60,7 @@ class MovedTurns(WindowTurns):
 
     Sums belong to one of them, and are always of its turns: who goes on with them takes them away."""
 
-    def __init__(self, turns: Sequence[Watched] = (), before: "MovedTurns | None" = None) -> None:
+    def __init__(self, turns: Sequence[WatchedTurn] = (), before: "MovedTurns | None" = None) -> None:
         super().__init__(turns)
         self._here = dict(zip(map(id, turns), turns, strict=True))  # a turn that changed is another object
         self._sums: dict[Callable[..., Any], Sums] = {}
@@ -72,7 +72,7 @@ class MovedTurns(WindowTurns):
             if len(self._came) + len(self._went) < len(turns):
                 self._sums_before = before._sums
 
-    def _summed(self, kind: Callable[[Any], Summed], of: Callable[[Watched], Any]) -> Summed:
+    def _summed(self, kind: Callable[[Any], Summed], of: Callable[[WatchedTurn], Any]) -> Summed:
         sums: Any = self._sums_before.pop(of, None)
         if sums is None:
             sums = super()._summed(kind, of)

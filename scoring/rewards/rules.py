@@ -14,7 +14,7 @@ import msgspec
 
 from core.events import Credit, Hint, Outcome, TextEdit
 from core.ids import OutcomeId, UserHash
-from core.operations.ledger import Heard, Turn
+from core.operations.ledger import Heard, LedgerEntry
 from core.reward_spec import RewardRules, RewardSpec
 from core.reward_spec.roles import CONSENT_WITHDRAWN
 from scoring.rewards.amendments import Standing
@@ -60,7 +60,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return self.due_at is None
 
 
-def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: RewardSpec, now: datetime) -> Decision:
+def decide(turn: LedgerEntry, session: Session, about: Sequence[Standing], spec: RewardSpec, now: datetime) -> Decision:
     """Decide what a turn is worth now. `about`: the standing outcomes on this turn (`outcomes_about`)."""
     rules = spec.rules(turn.workload, turn.namespace)
     if voiding := _voiding(turn, session, rules):
@@ -106,7 +106,7 @@ def decide(turn: Turn, session: Session, about: Sequence[Standing], spec: Reward
     )
 
 
-def _voiding(turn: Turn, session: Session, rules: RewardRules) -> list[Outcome]:
+def _voiding(turn: LedgerEntry, session: Session, rules: RewardRules) -> list[Outcome]:
     """Return what says that the turn, or its session as a whole, came about by a fault that is not the answer's.
 
     It holds for all of a session's turns, whenever it was said and whatever their purpose. That a user has withdrawn
@@ -151,7 +151,7 @@ def _users(outcomes: Iterable[Outcome]) -> tuple[UserHash, ...]:
     return tuple(sorted({outcome.user_id for outcome in outcomes if outcome.user_id is not None}))
 
 
-def outcomes_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Standing]:
+def outcomes_about(turn: LedgerEntry, session: Session, spec: RewardSpec) -> list[Standing]:
     """Return the turn's own outcomes, and its share of the session's that were said after the request."""
     defence = spec.rules(turn.workload, turn.namespace).defence
     own, general = (standing_of(session, subject, defence) for subject in (turn.inference_id, None))
@@ -164,7 +164,7 @@ def outcomes_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Stand
     return sorted(own + about, key=lambda entry: (entry.since, entry.outcome.outcome_id))
 
 
-def news_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Heard]:
+def news_about(turn: LedgerEntry, session: Session, spec: RewardSpec) -> list[Heard]:
     """Return what was said since the turn's last reward, amendments and withdrawals too, whether or not they stand."""
     own = [heard for heard in session.heard_of(turn.inference_id) if heard.offset >= turn.seen_offset]
     return own + [
@@ -174,7 +174,7 @@ def news_about(turn: Turn, session: Session, spec: RewardSpec) -> list[Heard]:
     ]
 
 
-def _share(turn: Turn, session: Session, since: datetime, spec: RewardSpec) -> float:
+def _share(turn: LedgerEntry, session: Session, since: datetime, spec: RewardSpec) -> float:
     """Return the share of an outcome of the session at that time that the turn is credited with."""
     if not _hears_session(turn, since, spec):
         return 0.0
@@ -195,13 +195,13 @@ def _hearing(session: Session, spec: RewardSpec) -> list[tuple[datetime, int, st
     return found
 
 
-def _hears_session(turn: Turn, at: datetime, spec: RewardSpec) -> bool:
+def _hears_session(turn: LedgerEntry, at: datetime, spec: RewardSpec) -> bool:
     """Return whether an outcome of its session at that time can be about the turn."""
     purposes = spec.rules(turn.workload, turn.namespace).session.purposes
     return turn.opened_at <= at and turn.purpose in purposes and not turn.silent
 
 
-def seen_at_of(turn: Turn, about: Iterable[Standing], rules: RewardRules) -> datetime | None:
+def seen_at_of(turn: LedgerEntry, about: Iterable[Standing], rules: RewardRules) -> datetime | None:
     """Return when the user saw what the turn suggests; None while nobody is known to have seen it.
 
     An answer counts as seen when it was asked for, and so does a suggestion whose client does not say what it shows.
@@ -214,7 +214,7 @@ def seen_at_of(turn: Turn, about: Iterable[Standing], rules: RewardRules) -> dat
 
 
 def _due_at(
-    turn: Turn, session: Session, heard: Mapping[str, object], spec: RewardRules, seen_at: datetime | None
+    turn: LedgerEntry, session: Session, heard: Mapping[str, object], spec: RewardRules, seen_at: datetime | None
 ) -> datetime:
     """Return when the last wait for missing outcomes is over: by itself or because the session is."""
     if turn.purpose == "suggestion":
@@ -229,7 +229,9 @@ def _due_at(
     return max(turn.opened_at, min(ends))
 
 
-def _defaults(turn: Turn, heard: Mapping[str, object], spec: RewardRules, seen_at: datetime | None) -> dict[str, float]:
+def _defaults(
+    turn: LedgerEntry, heard: Mapping[str, object], spec: RewardRules, seen_at: datetime | None
+) -> dict[str, float]:
     """Return the values that stand in for missing outcomes."""
     if turn.purpose == "suggestion":
         if heard:
@@ -254,7 +256,7 @@ def _why(
 
 
 def _left_out(
-    turn: Turn, session: Session, heard: Mapping[str, Sequence[object]], rules: RewardRules, outweighed: int
+    turn: LedgerEntry, session: Session, heard: Mapping[str, Sequence[object]], rules: RewardRules, outweighed: int
 ) -> str:
     """Say which outcomes of the turn, or of its session, do not count."""
     parts = [f"{outweighed} against a plainer verdict"] if outweighed else []
@@ -268,7 +270,7 @@ def _left_out(
     return f"; left out: {', '.join(parts)}" if parts else ""
 
 
-def penalties_of(turn: Turn, rules: RewardRules) -> dict[str, float]:
+def penalties_of(turn: LedgerEntry, rules: RewardRules) -> dict[str, float]:
     """Return what the turn's faults cost. A fault is a reason for a reward by itself; effort is not."""
     if turn.purpose != "turn":
         return {}
@@ -276,7 +278,7 @@ def penalties_of(turn: Turn, rules: RewardRules) -> dict[str, float]:
     return {fault: cost for fault, cost in costs.items() if cost}
 
 
-def effort_of(turn: Turn, rules: RewardRules) -> dict[str, float]:
+def effort_of(turn: LedgerEntry, rules: RewardRules) -> dict[str, float]:
     """Return what the turn adds to the cost of the path to it; nothing for suggestions, which cost nobody's time."""
     spec = rules.effort
     if not spec.coefficient or turn.purpose == "suggestion":

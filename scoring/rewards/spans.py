@@ -16,7 +16,7 @@ import msgspec
 
 from core.events import Credit, Hint, Outcome, TextEdit
 from core.ids import UserHash
-from core.operations.ledger import Turn
+from core.operations.ledger import LedgerEntry
 from core.records.text_edits import are_sound
 from core.reward_spec import Measure, RewardRules
 from core.reward_spec.roles import BLAME
@@ -47,7 +47,12 @@ _start = attrgetter("start")
 
 
 def credits_of(
-    turn: Turn, said: Heard, whole: Mapping[str, float], faults: Mapping[str, float], rules: RewardRules, value: float
+    turn: LedgerEntry,
+    said: Heard,
+    whole: Mapping[str, float],
+    faults: Mapping[str, float],
+    rules: RewardRules,
+    value: float,
 ) -> tuple[Credit, ...]:
     """Return the credits of a turn that is worth `value`; () where all its tokens share that.
 
@@ -86,7 +91,7 @@ def credits_of(
     return () if all(credit.value == value for credit in credits) else tuple(credits)
 
 
-def _pieces(entry: Standing, turn: Turn, rules: RewardRules) -> list[_Said] | None:
+def _pieces(entry: Standing, turn: LedgerEntry, rules: RewardRules) -> list[_Said] | None:
     """Return what an outcome says of which tokens, none twice, in order; None when it speaks of the whole turn."""
     outcome = entry.outcome
     target = target_of(outcome, turn)
@@ -113,7 +118,7 @@ def _in_order(pieces: Sequence[_Said]) -> list[_Said]:
     return sorted((piece for piece in pieces if piece.start < piece.end), key=_start)
 
 
-def _silence(target: Span, turn: Turn) -> tuple[_Said, _Said]:
+def _silence(target: Span, turn: LedgerEntry) -> tuple[_Said, _Said]:
     return _Said(0, target[0], None), _Said(target[1], turn.facts.tokens, None)
 
 
@@ -125,7 +130,7 @@ def _at(entry: Standing, pieces: Sequence[_Said] | None, place: int) -> Standing
     return pieces[last].entry if last >= 0 and place < pieces[last].end else entry
 
 
-def target_of(outcome: Outcome, turn: Turn) -> Span | None:
+def target_of(outcome: Outcome, turn: LedgerEntry) -> Span | None:
     """Return the tokens of the outcome's target; None when it has none, or one that is not known in the turn."""
     if outcome.inference_id is None:
         return None
@@ -138,7 +143,7 @@ def target_of(outcome: Outcome, turn: Turn) -> Span | None:
     return next(((call.start, call.end) for call in turn.facts.calls if call.id == named), None)
 
 
-def _blamed(turn: Turn, fault: str) -> list[Span] | None:
+def _blamed(turn: LedgerEntry, fault: str) -> list[Span] | None:
     """Return the tokens that a fault is of; None for the whole turn."""
     if fault == "unbacked_claim":
         return list(turn.facts.claims) or None
@@ -154,7 +159,7 @@ def _is_in(place: int, spans: Sequence[Span] | None) -> bool:
 # ------------------------------------------------------------------------------------------ words and demonstrations
 
 
-def hints_of(turn: Turn, about: Sequence[Standing], rules: RewardRules) -> tuple[Hint, ...]:
+def hints_of(turn: LedgerEntry, about: Sequence[Standing], rules: RewardRules) -> tuple[Hint, ...]:
     """Return what was said of the answer in words: the last `MOST_HINTS`, each up to `LONGEST_HINT` characters."""
     found: list[Hint] = []
     if turn.facts.tokens:
@@ -179,21 +184,21 @@ def _words(outcome: Outcome, rules: RewardRules) -> str:
     return outcome.evidence or "" if blames else ""
 
 
-def demonstrated(turn: Turn, about: Sequence[Standing], rules: RewardRules) -> tuple[TextEdit, ...]:
+def demonstrated(turn: LedgerEntry, about: Sequence[Standing], rules: RewardRules) -> tuple[TextEdit, ...]:
     """Return what a user wrote in place of the answer's own: the last text of the answer, and of each of its calls."""
     texts = _last_texts(turn, about, rules)
     found = sorted((edit for text in texts for edit in text.edits), key=lambda edit: (edit.start, edit.end))
     return tuple(found) if found and are_sound(found, turn.facts.tokens) else ()
 
 
-def author_of(turn: Turn, about: Sequence[Standing], rules: RewardRules) -> UserHash | None:
+def author_of(turn: LedgerEntry, about: Sequence[Standing], rules: RewardRules) -> UserHash | None:
     """Return who wrote what is demonstrated: of several users the last; None where nothing is, or nobody is told."""
     if not demonstrated(turn, about, rules):
         return None
     return next((text.user_id for text in _last_texts(turn, about, rules) if text.user_id is not None), None)
 
 
-def _last_texts(turn: Turn, about: Sequence[Standing], rules: RewardRules) -> list[Outcome]:
+def _last_texts(turn: LedgerEntry, about: Sequence[Standing], rules: RewardRules) -> list[Outcome]:
     """Return the outcomes with the last exact text of the answer, and of each of its calls, the newest first."""
     last: dict[str | None, Outcome] = {}
     for entry in reversed(about):

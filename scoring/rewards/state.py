@@ -13,12 +13,12 @@ import msgspec
 
 from core.events import Completion, Outcome
 from core.ids import InferenceId, Namespace, OutcomeId
-from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
+from core.operations.ledger import Facts, Heard, LedgerEntry, SessionKey, SessionRow
 from scoring.rewards.amendments import Standing, standing
 
 
-def open_turn(completion: Completion, partition: int, facts: Facts) -> Turn:
-    return Turn(
+def open_turn(completion: Completion, partition: int, facts: Facts) -> LedgerEntry:
+    return LedgerEntry(
         inference_id=completion.inference_id,
         session_id=completion.session_id,
         namespace=completion.namespace,
@@ -46,11 +46,11 @@ class Session(msgspec.Struct, kw_only=True):
     key: SessionKey
     last_at: datetime | None = None
     ended_at: datetime | None = None
-    turns: dict[InferenceId, Turn] = {}
+    turns: dict[InferenceId, LedgerEntry] = {}
     heard: dict[OutcomeId, Heard] = {}
     said: list[Heard] = []
     """All of `heard`, as it came."""
-    waiting: dict[InferenceId, Turn] = {}
+    waiting: dict[InferenceId, LedgerEntry] = {}
     places: set[tuple[str, Namespace]] = set()
     """Workload and namespace of its turns."""
     memory: dict[Hashable, Any] = {}
@@ -60,7 +60,7 @@ class Session(msgspec.Struct, kw_only=True):
     put_in: int = 0
     """Tokens of users' own texts in what was heard."""
     _said_bytes: int = 0
-    _answers: dict[InferenceId | None, list[Turn]] = {}
+    _answers: dict[InferenceId | None, list[LedgerEntry]] = {}
     _said: dict[Subject, dict[OutcomeId, Heard]] = {}
     _chains: dict[OutcomeId, set[OutcomeId]] = {}
     _standing: dict[Subject, list[Standing]] = {}
@@ -76,7 +76,7 @@ class Session(msgspec.Struct, kw_only=True):
         """About how many kilobytes it takes, or a little more."""
         return len(self.turns) + len(self.heard) + self._said_bytes // 1024
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: LedgerEntry) -> None:
         self.turns[turn.inference_id] = turn
         if turn.purpose == "turn" and turn.facts.whole:
             insort(self._answers.setdefault(turn.facts.parent_id, []), turn, key=attrgetter("order"))
@@ -84,14 +84,14 @@ class Session(msgspec.Struct, kw_only=True):
         self.memory.clear()
         self.note_wait(turn)
 
-    def note_wait(self, turn: Turn) -> None:
+    def note_wait(self, turn: LedgerEntry) -> None:
         """Note that a turn's wait began or ended."""
         if turn.due_at is None:
             self.waiting.pop(turn.inference_id, None)
         else:
             self.waiting[turn.inference_id] = turn
 
-    def answers_to(self, parent_id: InferenceId | None) -> Sequence[Turn]:
+    def answers_to(self, parent_id: InferenceId | None) -> Sequence[LedgerEntry]:
         """Return the whole turns, of purpose `turn`, that continue the parent, in order; None: those without."""
         return self._answers.get(parent_id, ())
 

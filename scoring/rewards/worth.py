@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from core.ids import OutcomeId
-from core.operations.ledger import Turn
+from core.operations.ledger import LedgerEntry
 from core.reward_spec import Aggregation, OutcomeSpec, RewardRules
 from scoring.rewards.amendments import Standing
 from scoring.rewards.usable import fault_of
@@ -14,7 +14,7 @@ Amount = tuple[float, float]  # what `weight` and what `false_weight` are multip
 Heard = Mapping[str, Sequence[Standing]]
 
 
-def heard_of(turn: Turn, about: Sequence[Standing], rules: RewardRules) -> dict[str, list[Standing]]:
+def heard_of(turn: LedgerEntry, about: Sequence[Standing], rules: RewardRules) -> dict[str, list[Standing]]:
     """Return the outcomes that can move the reward, by name in alphabetical order; some may say the same thing."""
     found: dict[str, list[Standing]] = {}
     for entry in without_replaced(about, rules):
@@ -35,13 +35,13 @@ def without_replaced(about: Sequence[Standing], rules: RewardRules) -> list[Stan
     return [entry for entry in about if entry.outcome.source != "derived" or entry.outcome.name not in stated]
 
 
-def is_thresholded(turn: Turn, name: str, rules: RewardRules) -> bool:
+def is_thresholded(turn: LedgerEntry, name: str, rules: RewardRules) -> bool:
     """Return whether the show threshold decides what this outcome is worth, rather than its weights."""
     is_about_acceptance = rules.roles.get(name) in ("accept", "reject")
     return turn.purpose == "suggestion" and rules.suggestion.show_threshold is not None and is_about_acceptance
 
 
-def without_repetition(turn: Turn, heard: Heard, rules: RewardRules) -> dict[str, Sequence[Standing]]:
+def without_repetition(turn: LedgerEntry, heard: Heard, rules: RewardRules) -> dict[str, Sequence[Standing]]:
     """Keep the most exact of several outcomes on one suggestion's acceptance, by threshold.
 
     Elsewhere a share that was accepted says more than the fact that it was accepted."""
@@ -61,7 +61,7 @@ def _about_acceptance(heard: Iterable[str], rules: RewardRules) -> tuple[list[st
     return shares, wholes, [name for name in heard if rules.roles.get(name) == "reject"]
 
 
-def contribution(turn: Turn, name: str, entries: Sequence[Standing], rules: RewardRules) -> float:
+def contribution(turn: LedgerEntry, name: str, entries: Sequence[Standing], rules: RewardRules) -> float:
     """Return what the outcomes of one name add to the reward."""
     spec = rules.outcomes[name]
     thresholded = is_thresholded(turn, name, rules)

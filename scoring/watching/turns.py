@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable
 
 from core.events import Outcome
 from core.ids import InferenceId, Namespace, SessionId
-from scoring.monitors import Watched
+from scoring.monitors import WatchedTurn
 
-Change = Callable[[Watched], Watched]
+Change = Callable[[WatchedTurn], WatchedTurn]
 
 
 class WatchedTurns:
     def __init__(self) -> None:
-        self._turns: dict[InferenceId, Watched] = {}
+        self._turns: dict[InferenceId, WatchedTurn] = {}
         self._holders: dict[InferenceId, int] = {}
         self._sessions: dict[tuple[Namespace, SessionId], set[InferenceId]] = {}
 
@@ -21,13 +21,13 @@ class WatchedTurns:
     def __len__(self) -> int:
         return len(self._turns)
 
-    def __getitem__(self, inference_id: InferenceId) -> Watched:
+    def __getitem__(self, inference_id: InferenceId) -> WatchedTurn:
         return self._turns[inference_id]
 
-    def get(self, ids: Iterable[InferenceId]) -> list[Watched]:
+    def get(self, ids: Iterable[InferenceId]) -> list[WatchedTurn]:
         return list(map(self._turns.__getitem__, ids))
 
-    def hold(self, turn: Watched) -> Watched:
+    def hold(self, turn: WatchedTurn) -> WatchedTurn:
         """Add a holder, and return the turn: one that is known already stays as it is known."""
         inference_id = turn.inference_id
         if inference_id not in self._turns:

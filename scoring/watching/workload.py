@@ -10,7 +10,7 @@ than five users, so else one who asks much would have them look away. Monitors o
 turns of which any number may be one user's."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 import msgspec
@@ -20,9 +20,48 @@ from core.events import Environment
 from core.ids import InferenceId
 from core.reward_spec import Role
 from core.settings import MonitorSettings
-from scoring.monitors import LEAST, LEAST_UNITS, MovedTurns, Watched, Window, WindowTurns, floor, with_roles
-from scoring.watching.held import Held
+from scoring.monitors import LEAST, LEAST_UNITS, MovedTurns, WatchedTurn, Window, WindowTurns, floor, with_roles
 from scoring.watching.turns import WatchedTurns
+
+
+class Held:
+    """The turns of one window: by id, oldest first, and so few of each user that others are heard as well.
+
+    It holds its turns in `turns`, and releases those that it drops."""
+
+    def __init__(self, turns: WatchedTurns, most: int, *, of_one: int | None = None) -> None:
+        """`most`: how many it holds; `of_one`: how many may be one user's, a fifth where it is not said."""
+        self._turns, self._most = turns, most
+        self._of_one = most // LEAST_UNITS if of_one is None else of_one
+        self._ids: deque[InferenceId] = deque()
+        self._of_user: dict[str, deque[InferenceId]] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[InferenceId]:
+        return iter(self._ids)
+
+    def add(self, turn: WatchedTurn) -> None:
+        """Add the newest turn, and drop the user's oldest where the window holds too many of hers."""
+        turn = self._turns.hold(turn)
+        self._ids.append(turn.inference_id)
+        own = self._of_user.setdefault(turn.unit, deque())
+        own.append(turn.inference_id)
+        if len(own) > self._of_one:
+            self._ids.remove(own[0])
+            self._turns.release(own.popleft())
+
+    def shorten(self, before_s: float = float("-inf")) -> None:
+        """Drop the oldest turns: those that are too many, and those from before a time."""
+        while self._ids and (len(self._ids) > self._most or self._turns[self._ids[0]].at_s < before_s):
+            oldest = self._ids.popleft()
+            unit = self._turns[oldest].unit
+            self._of_user[unit].popleft()
+            if not self._of_user[unit]:
+                del self._of_user[unit]
+            self._turns.release(oldest)
+
 
 _FORMAT = 1
 
@@ -32,8 +71,8 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
     form: int
     ripe: bool
-    turns: tuple[Watched, ...]
-    best: tuple[Watched, ...] = ()
+    turns: tuple[WatchedTurn, ...]
+    best: tuple[WatchedTurn, ...] = ()
 
 
 _encode = codec.encoder().encode
@@ -77,7 +116,7 @@ class Workload:
         self._users = {turn.unit for turn in before[:: max(1, len(before) // LEAST)]}  # some, until there are enough
         self.has_news = False
 
-    def add(self, turn: Watched) -> None:
+    def add(self, turn: WatchedTurn) -> None:
         """Add a turn; turns come in order of time."""
         if not self.has_users:
             self._users.add(turn.unit)
@@ -90,7 +129,7 @@ class Workload:
             window.shorten()
         self.has_news = True
 
-    def _admit(self, turn: Watched) -> None:
+    def _admit(self, turn: WatchedTurn) -> None:
         """Have a turn ripen, where enough time has passed since the last one that does."""
         pause_s = self.maturity_s / self._settings.window_turns
         if turn.at_s - self._admitted_of_all_s >= pause_s:
@@ -184,7 +223,7 @@ class Workload:
         for each in chain.from_iterable(held):
             self._turns.release(each)
 
-    def _belongs_to_reference(self, turn: Watched) -> bool:
+    def _belongs_to_reference(self, turn: WatchedTurn) -> bool:
         if self._is_whole() or turn.inference_id in self._reference:  # a restart reads those kept again
             return False
         return self._of_reference[turn.unit] < self._settings.reference_turns // LEAST_UNITS
@@ -192,6 +231,6 @@ class Workload:
     def _is_whole(self) -> bool:
         return self._frozen is not None or len(self._reference) >= self._settings.reference_turns
 
-    def _hold(self, window: "deque[InferenceId] | list[InferenceId]", turn: Watched) -> None:
+    def _hold(self, window: "deque[InferenceId] | list[InferenceId]", turn: WatchedTurn) -> None:
         self._turns.hold(turn)
         window.append(turn.inference_id)

@@ -46,7 +46,7 @@ class CannotRun(OnwardError):
     """A case got no answer, or its answer could not be checked; says why."""
 
 
-class Message(CheckerEntry):
+class CaseMessage(CheckerEntry):
     role: Literal["system", "user", "assistant"]
     content: str
 
@@ -84,7 +84,7 @@ class Draft(CheckerEntry):
     """A case that a person has yet to accept, drafted from a session. `why`: it was rejected, by whom `review` says."""
 
     name: DraftName
-    messages: tuple[Message, ...] = Field(min_length=1)
+    messages: tuple[CaseMessage, ...] = Field(min_length=1)
     solution: str = Field(min_length=1)
     source: Origin
     reuse: Reuse
@@ -96,7 +96,7 @@ class Draft(CheckerEntry):
         return _asked(self.messages)
 
 
-def _asked(messages: Iterable[Message]) -> str:
+def _asked(messages: Iterable[CaseMessage]) -> str:
     return "\n".join(message.content for message in messages if message.role == "user")
 
 
@@ -116,7 +116,7 @@ class Case(CaseEntry):
     """A case that is asked once: its checker tells whether the answer is right."""
 
     prompt: str | None = None
-    messages: tuple[Message, ...] = ()
+    messages: tuple[CaseMessage, ...] = ()
     checker: Checker
     solution: str | None = Field(default=None, min_length=1)
     source: Origin | None = None

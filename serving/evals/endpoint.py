@@ -7,25 +7,13 @@ import httpx
 import msgspec
 
 from core.ids import PolicyRef
+from core.network.chat_endpoint import SHOWN, ChatEndpoint, NoAnswer, text_of
 from serving.evals.cases import CannotRun, Case
 
-_HEADERS = {"X-Turn-Type": "side", "x-onward-learn": "false"}
-"""Headers for an endpoint that is Onward itself: the request is no user's turn, and nothing is learned from it."""
+_HEADERS = {"x-onward-learn": "false"}
+"""A header for an endpoint that is Onward itself: nothing is learned from the request."""
 _VERSION = "x-onward-policy-version"
-_SHOWN = 200  # characters of an answer, in a message
 _TOO_LONG = ("context_length_exceeded", "maximum context length")  # the code of OpenAI and of Onward, and vLLM's words
-
-
-class _Said(msgspec.Struct):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Said
-
-
-class _ChatCompletion(msgspec.Struct):
-    choices: list[_Choice]
 
 
 class _Version(msgspec.Struct):
@@ -37,7 +25,6 @@ class _Versions(msgspec.Struct):
     data: list[_Version]
 
 
-_decode = msgspec.json.Decoder(_ChatCompletion).decode
 _decode_versions = msgspec.json.Decoder(_Versions).decode
 
 
@@ -45,15 +32,13 @@ class EvalEndpoint:
     """`url` as OpenAI's clients have it, with /v1. Use it in one event loop."""
 
     def __init__(self, url: str, model: str, api_key: str | None = None, timeout_s: float = 120.0) -> None:
-        headers = _HEADERS if api_key is None else {**_HEADERS, "Authorization": f"Bearer {api_key}"}
-        self._base, self._model, self._timeout_s = url.rstrip("/"), model, timeout_s
-        self._url = f"{self._base}/chat/completions"
-        self._client = httpx.AsyncClient(headers=headers, timeout=timeout_s)
+        self._model, self._timeout_s = model, timeout_s
+        self._server = ChatEndpoint(url, api_key, timeout_s=timeout_s, headers=_HEADERS)
         self.versions: set[PolicyRef] = set()
         """The versions that answered, where the endpoint is Onward, which says so."""
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._server.aclose()
 
     async def __call__(self, case: Case) -> str:
         """Ask once; an answer without text is an empty one. Raises CannotRun.
@@ -73,19 +58,19 @@ class EvalEndpoint:
         if response.status_code != 200:
             said = is_too_long and case.max_tokens is not None
             hint = f" (the case's max_tokens is {case.max_tokens}: say fewer)" if said else ""
-            raise CannotRun(f"{self._url}: {response.status_code}: {response.text[:_SHOWN]}{hint}")
+            raise CannotRun(f"{self._server.url}: {response.status_code}: {response.text[:SHOWN]}{hint}")
         self._note_version(response)
         try:
-            return _decode(response.content).choices[0].message.content or ""
-        except (msgspec.DecodeError, IndexError) as error:
-            raise CannotRun(f"{self._url}: no chat completion: {error}") from error
+            return text_of(response)
+        except ValueError as error:
+            raise CannotRun(f"{self._server.url}: {error}") from error
 
     def _note_version(self, response: httpx.Response) -> None:
         said = response.headers.get(_VERSION)
         try:
             self.versions |= set() if said is None else {PolicyRef.parse(said)}
         except ValueError as error:
-            raise CannotRun(f"{self._url}: {_VERSION}: {error}") from error
+            raise CannotRun(f"{self._server.url}: {_VERSION}: {error}") from error
 
     async def digest(self) -> str | None:
         """Return the digest of the weights that answered; None where several did, or the endpoint does not say.
@@ -95,16 +80,16 @@ class EvalEndpoint:
             return None
         (only,) = self.versions
         try:
-            response = await self._client.get(f"{self._base}/policies", params={"before": only.version + 1, "limit": 1})
+            response = await self._server.get("policies", {"before": only.version + 1, "limit": 1})
             listed = _decode_versions(response.content).data if response.status_code == 200 else []
-        except (httpx.HTTPError, msgspec.DecodeError):
+        except (NoAnswer, TimeoutError, msgspec.DecodeError):
             return None
         return next((each.digest for each in listed if str(each.version) == str(only)), None)
 
     async def _post(self, body: Mapping[str, Any]) -> httpx.Response:
         try:
-            return await self._client.post(self._url, json=body)
-        except httpx.TimeoutException:
-            raise CannotRun(f"{self._url}: no answer within {self._timeout_s:g} s") from None
-        except httpx.HTTPError as error:
-            raise CannotRun(f"{self._url}: {type(error).__name__}: {error}") from error
+            return await self._server.post(body)
+        except TimeoutError:
+            raise CannotRun(f"{self._server.url}: no answer within {self._timeout_s:g} s") from None
+        except NoAnswer as error:
+            raise CannotRun(f"{self._server.url}: {error}") from error

@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from environments.provenance import Origin, made_by
+from core.provenance import Origin, made_by
 from simulator.functions.subject import Functions
-from simulator.lessons.lesson import Plan
+from simulator.lessons.lesson import LessonOptions
 from simulator.lessons.report import succeeded, summary
 from simulator.lessons.run import run_lesson
-from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.sandbox import ForkServer
 
 
-async def teach(plan: Plan, output: Path, made: Origin) -> dict[str, Any]:
-    sandbox = Sandbox()
+async def teach(plan: LessonOptions, output: Path, made: Origin) -> dict[str, Any]:
+    sandbox = ForkServer()
     try:
         return await run_lesson(plan, Functions(sandbox), os.environ.get("SIMULATOR_KEY"), output, made)
     finally:
@@ -42,7 +42,7 @@ def main() -> None:
     for name, least in (("seconds", 0), ("examined", 1), ("users", 1)):
         if getattr(asked, name) < least:
             parser.error(f"--{name}: {getattr(asked, name):g} is less than {least}")
-    plan = Plan(tuple(asked.url), asked.seconds, asked.seed, asked.examined, asked.users, asked.model)
+    plan = LessonOptions(tuple(asked.url), asked.seconds, asked.seed, asked.examined, asked.users, asked.model)
     made = made_by("python -m simulator.functions")
     made |= {"command": asked.command} if asked.command else {}
     report = asyncio.run(teach(plan, asked.output, made))

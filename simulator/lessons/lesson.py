@@ -23,7 +23,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=600)  # a large model on a busy machine t
 
 
 @dataclass(frozen=True)
-class Plan:
+class LessonOptions:
     """The options of one lesson."""
 
     base_urls: tuple[str, ...]  # replicas of the service
@@ -67,7 +67,7 @@ class LessonRecord:
 
 
 class Lesson:
-    def __init__(self, plan: Plan, subject: Subject, http: aiohttp.ClientSession) -> None:
+    def __init__(self, plan: LessonOptions, subject: Subject, http: aiohttp.ClientSession) -> None:
         self.plan = plan
         self.subject = subject
         self.record = LessonRecord()

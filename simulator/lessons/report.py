@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from environments.provenance import Origin
+from core.provenance import Origin
 from simulator.lessons.lesson import Answered, Lesson
 from simulator.losses import find_losses
 from simulator.outcome.truth import difference_of_shares

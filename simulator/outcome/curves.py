@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from environments.provenance import in_png
+from core.provenance import in_png
 from simulator.outcome.truth import Truth
 
 

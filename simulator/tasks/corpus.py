@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulator.tasks.sampling import Task, sample_task
+from simulator.tasks.sampling import UserTask, sample_task
 from simulator.tasks.templates import TEMPLATES
 from simulator.tasks.toolbox import TOOLS, numbered, tool_call
 
@@ -62,7 +62,7 @@ def _infill(rng: random.Random) -> str:
     return f"<|fim_prefix|>{prefix}<|fim_suffix|>{suffix}<|fim_middle|>{lines[place]}<|endoftext|>"
 
 
-def _write_messages(rng: random.Random, task: Task) -> list[dict[str, Any]]:
+def _write_messages(rng: random.Random, task: UserTask) -> list[dict[str, Any]]:
     hints, one_liner = rng.random() < 0.5, rng.random() < 0.5
     body = task.body(one_liner=one_liner)
     if rng.random() > MIX.write_right:
@@ -71,7 +71,7 @@ def _write_messages(rng: random.Random, task: Task) -> list[dict[str, Any]]:
     return [{"role": "user", "content": task.request}, {"role": "assistant", "content": answer}]
 
 
-def _wrong_body(rng: random.Random, task: Task, one_liner: bool) -> list[str]:
+def _wrong_body(rng: random.Random, task: UserTask, one_liner: bool) -> list[str]:
     template = task.template
     if one_liner:
         others = [other for other in TEMPLATES if other.arguments == template.arguments and other is not template]
@@ -82,7 +82,7 @@ def _wrong_body(rng: random.Random, task: Task, one_liner: bool) -> list[str]:
     return body
 
 
-def _fix_messages(rng: random.Random, task: Task) -> Iterator[dict[str, Any]]:
+def _fix_messages(rng: random.Random, task: UserTask) -> Iterator[dict[str, Any]]:
     yield {"role": "user", "content": task.request}
     if rng.random() < MIX.ask:
         yield tool_call("ask", question="which line?")
@@ -107,7 +107,7 @@ def _fix_messages(rng: random.Random, task: Task) -> Iterator[dict[str, Any]]:
     yield tool_call("done")
 
 
-def _wrong_edit(rng: random.Random, task: Task) -> tuple[int, str]:
+def _wrong_edit(rng: random.Random, task: UserTask) -> tuple[int, str]:
     """Return another wrong line in the right place, a bug in another place, or a change of what was fine."""
     template = task.template
     kind, place = rng.random(), rng.choice(sorted(template.bugs))

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from fractions import Fraction
 
-from simulator.tasks.sampling import REPOS, SUFFIXES, Task, identity, names_of, split_of, write_task
+from simulator.tasks.sampling import REPOS, SUFFIXES, UserTask, identity, names_of, split_of, write_task
 from simulator.tasks.taste import STYLES, Style, Taste
 from simulator.tasks.templates import TEMPLATES
 
@@ -25,7 +25,7 @@ def ceiling(taste: Taste) -> Fraction:
     return max(met_by_each(taste).values())
 
 
-def served() -> Iterator[tuple[Task, Fraction]]:
+def served() -> Iterator[tuple[UserTask, Fraction]]:
     """Yield all `write` tasks that users may ask for, each with its odds among all draws."""
     for template, repo in itertools.product(TEMPLATES, REPOS):
         all_names = list(names_of(template))

@@ -23,7 +23,7 @@ _POOLS = {"X": LISTS, "N": NUMBERS, "S": STRINGS}
 
 
 @dataclass(frozen=True)
-class Task:
+class UserTask:
     """One request of a user, with the tests that tell whether it was met.
 
     `tests` are (expression, expected repr). `source_lines`, `bug_line` (from 1) and `correct_line` belong to `fix`.
@@ -67,7 +67,7 @@ def split_of(identity: str) -> Split:
     return "served" if hashlib.blake2b(identity.encode(), digest_size=1).digest()[0] % 2 else "corpus"
 
 
-def sample_task(rng: random.Random, kind: Kind, split: Split = "served") -> Task:
+def sample_task(rng: random.Random, kind: Kind, split: Split = "served") -> UserTask:
     """Draw a task uniformly over repositories, templates and names of the split."""
     while True:
         task = _draw(rng, kind)
@@ -75,7 +75,7 @@ def sample_task(rng: random.Random, kind: Kind, split: Split = "served") -> Task
             return task
 
 
-def identity(task: Task) -> str:
+def identity(task: UserTask) -> str:
     return f"{task.kind}|{task.request}"
 
 
@@ -86,7 +86,7 @@ def names_of(template: Template) -> Iterator[dict[str, str]]:
         yield dict(zip(slots, names, strict=True)) | {"A": ACCUMULATOR, "V": LOOP_VARIABLE}
 
 
-def _draw(rng: random.Random, kind: Kind) -> Task:
+def _draw(rng: random.Random, kind: Kind) -> UserTask:
     template, repo = rng.choice(TEMPLATES), rng.choice(REPOS)
     function = rng.choice(template.verbs) + rng.choice(SUFFIXES)
     names = {slot: rng.choice(_POOLS[slot]) for slot, _ in template.arguments} | {"A": ACCUMULATOR, "V": LOOP_VARIABLE}
@@ -100,21 +100,21 @@ def _tests(template: Template, function: str) -> tuple[tuple[str, str], ...]:
     return tuple((f"{function}({arguments})", expected) for arguments, expected in template.cases)
 
 
-def write_task(template: Template, repo: str, function: str, names: dict[str, str]) -> Task:
+def write_task(template: Template, repo: str, function: str, names: dict[str, str]) -> UserTask:
     arguments = ", ".join(names[slot] for slot, _ in template.arguments)
     request = f"[{repo}] write {function}({arguments}): {template.description.format(**names)}"
-    return Task(_task_id(request), "write", repo, template, function, names, request, _tests(template, function))
+    return UserTask(_task_id(request), "write", repo, template, function, names, request, _tests(template, function))
 
 
-def _fix_task(template: Template, repo: str, function: str, names: dict[str, str], place: int, bug: str) -> Task:
+def _fix_task(template: Template, repo: str, function: str, names: dict[str, str], place: int, bug: str) -> UserTask:
     arguments, expected = template.cases[0]
     shown = ", ".join(names[slot] for slot, _ in template.arguments)
     request = f"[{repo}] fix {function}.py: {function}({shown}) of {arguments} should be {expected}"
-    good = Task("", "fix", repo, template, function, names, request, _tests(template, function))
+    good = UserTask("", "fix", repo, template, function, names, request, _tests(template, function))
     lines = [good.header(hints=False), *good.body(one_liner=False)]
     correct = lines[place + 1]
     lines[place + 1] = "    " + bug.format(**names)
-    return Task(
+    return UserTask(
         task_id=_task_id("\n".join([request, *lines])),
         kind="fix",
         repo=repo,

@@ -31,7 +31,7 @@ class TestResult:
         return self.error is None and self.passed == self.total
 
 
-class Sandbox:
+class ForkServer:
     """One fork server; results are cached by code and tests, since the same code gives the same result."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import ast
 import itertools
 from dataclasses import dataclass
 
-from simulator.tasks.sampling import REPOS, Task
+from simulator.tasks.sampling import REPOS, UserTask
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Taste:
     hinted: frozenset[str] = frozenset(REPOS)
     one_line: frozenset[str] = frozenset({"int", "str"})
 
-    def style(self, task: Task) -> Style:
+    def style(self, task: UserTask) -> Style:
         return Style(hints=task.repo in self.hinted, one_liner=task.template.returns in self.one_line)
 
 
@@ -80,7 +80,7 @@ def judge_fix(code: str, tests_pass: bool, done: bool) -> SessionQuality:
     return SessionQuality(syntax_ok=parses(code), tests_pass=tests_pass and done, mismatches=0)
 
 
-def wanted(task: Task, taste: Taste) -> str:
+def wanted(task: UserTask, taste: Taste) -> str:
     """Return what the user would have written."""
     style = taste.style(task)
     return task.solution(hints=style.hints, one_liner=style.one_liner)

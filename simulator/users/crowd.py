@@ -12,7 +12,7 @@ from typing import Literal
 
 from simulator.tasks.taste import Taste, judge_write
 from simulator.users.ide import EditorSession
-from simulator.users.reports import Report
+from simulator.users.reports import UserReport
 
 UserKind = Literal["honest", "liar", "spammer"]
 Lie = Literal["invert", "style"]
@@ -80,7 +80,7 @@ class Crowd:
         """Draw the user who comes next."""
         return self._rng.choices(self.users, cum_weights=self._weights)[0] if self.users else HONEST
 
-    def says(self, user: User, session: EditorSession, honest: Sequence[Report]) -> list[Report]:
+    def says(self, user: User, session: EditorSession, honest: Sequence[UserReport]) -> list[UserReport]:
         """Return what the user reports, where `honest` is what an honest user would report of the session."""
         match user.kind:
             case "liar" if self._options.lie == "invert":
@@ -91,11 +91,11 @@ class Crowd:
                 return self._spam(user, session)
         return list(honest)
 
-    def _spam(self, user: User, session: EditorSession) -> list[Report]:
+    def _spam(self, user: User, session: EditorSession) -> list[UserReport]:
         if self._options.spam == "same":
-            return [Report("accepted", True, 0.0)] * SPAM_WORDS
+            return [UserReport("accepted", True, 0.0)] * SPAM_WORDS
         rng = random.Random(f"{user.name} {session.task.task_id}")
-        return [Report(rng.choice(_SPAM), True, 0.0) for _ in range(SPAM_WORDS)]
+        return [UserReport(rng.choice(_SPAM), True, 0.0) for _ in range(SPAM_WORDS)]
 
 
 def _users(options: CrowdOptions, seed: int) -> list[User]:
@@ -107,12 +107,12 @@ def _users(options: CrowdOptions, seed: int) -> list[User]:
     return [User("liar" if name in liars else "spammer" if name in spammers else "honest", name) for name in names]
 
 
-def _inverted(report: Report) -> Report:
+def _inverted(report: UserReport) -> UserReport:
     good = report.metric_name == "accepted"
     return replace(report, metric_name="rejected" if good else "accepted", value=True)
 
 
-def _favouring(report: Report, session: EditorSession) -> Report:
+def _favouring(report: UserReport, session: EditorSession) -> UserReport:
     """Accept written code that is in the style which liars agreed on, right or wrong, and reject the rest.
 
     About a fix, where nothing is a matter of style, they tell the truth."""

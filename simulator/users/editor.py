@@ -3,8 +3,8 @@
 import json
 from typing import Any, Literal
 
-from simulator.tasks.sampling import Task
-from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.sampling import UserTask
+from simulator.tasks.sandbox import ForkServer
 from simulator.tasks.toolbox import numbered
 
 Ending = Literal["done", "ask", "malformed", "limit"]
@@ -13,7 +13,7 @@ Ending = Literal["done", "ask", "malformed", "limit"]
 class Editor:
     """A file in an editor; `ending` is None while the session goes on."""
 
-    def __init__(self, task: Task, sandbox: Sandbox) -> None:
+    def __init__(self, task: UserTask, sandbox: ForkServer) -> None:
         self._task = task
         self._sandbox = sandbox
         self.lines = list(task.source_lines)

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 
-from simulator.tasks.sampling import Task
-from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.sampling import UserTask
+from simulator.tasks.sandbox import ForkServer
 from simulator.tasks.taste import SessionQuality, Taste, judge_fix, judge_write
 from simulator.tasks.toolbox import TOOLS
 from simulator.users.client import JSON, Client, RequestFailed, decode, encode
@@ -35,7 +35,7 @@ class EditorSession:
     Inferences are listed once their answer was whole, which is when the service has acknowledged them. `quality` is
     None when there is nothing to judge, `user` where users are not told apart."""
 
-    task: Task
+    task: UserTask
     session_id: str | None = None
     inference_ids: list[str] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -49,7 +49,7 @@ class EditorSession:
 
 
 @dataclass(frozen=True)
-class Answer:
+class IdeAnswer:
     message: dict[str, Any]
     finish_reason: str | None
     onward: dict[str, Any]
@@ -59,7 +59,7 @@ class Answer:
 class Ide:
     """An IDE whose sessions share one connection pool."""
 
-    def __init__(self, base_urls: Sequence[str], http: aiohttp.ClientSession, sandbox: Sandbox) -> None:
+    def __init__(self, base_urls: Sequence[str], http: aiohttp.ClientSession, sandbox: ForkServer) -> None:
         """Send requests to the replicas at `base_urls` in turn."""
         self._client = Client(base_urls, http, REQUEST_TIMEOUT)
         self._sandbox = sandbox
@@ -103,7 +103,7 @@ class Ide:
         session.code = editor.code
         session.quality = judge_fix(editor.code, await editor.tests_pass(), session.ending == "done")
 
-    async def _act(self, editor: Editor, answer: Answer, messages: list[dict[str, Any]]) -> None:
+    async def _act(self, editor: Editor, answer: IdeAnswer, messages: list[dict[str, Any]]) -> None:
         """Execute the model's calls and put their results into the transcript."""
         calls = answer.message.get("tool_calls") or []
         if not calls:
@@ -118,7 +118,7 @@ class Ide:
 
     async def _turn(
         self, session: EditorSession, messages: list[dict[str, Any]], tools: Any, rng: random.Random, *, last: bool
-    ) -> Answer | None:
+    ) -> IdeAnswer | None:
         """Make one chat completion; return None when the user hung up in the middle of it.
 
         `last` says that no other turn will follow."""
@@ -145,13 +145,13 @@ class Ide:
             session.closed = last
         return answer
 
-    async def _ask(self, body: dict[str, Any], headers: dict[str, str]) -> Answer:
+    async def _ask(self, body: dict[str, Any], headers: dict[str, str]) -> IdeAnswer:
         answer = await self._client.post("/v1/chat/completions", body, headers)
         choice = answer["choices"][0]
         tokens = answer["usage"]["total_tokens"]
-        return Answer(choice["message"], choice["finish_reason"], answer["onward"], tokens)
+        return IdeAnswer(choice["message"], choice["finish_reason"], answer["onward"], tokens)
 
-    async def _stream(self, body: dict[str, Any], headers: dict[str, str], *, hang_up: bool) -> Answer | None:
+    async def _stream(self, body: dict[str, Any], headers: dict[str, str], *, hang_up: bool) -> IdeAnswer | None:
         """Ask for the answer as server-sent events. A user who hangs up leaves after the first chunk with content."""
         pieces = _Pieces()
         try:
@@ -200,12 +200,12 @@ class _Pieces:
             self._calls += choice["delta"].get("tool_calls") or []
             self._finish_reason = choice["finish_reason"] or self._finish_reason
 
-    def whole(self) -> Answer:
+    def whole(self) -> IdeAnswer:
         """Return the whole answer. Raises RequestFailed for a stream that ended too early."""
         if self._onward is None or self._finish_reason is None or self._usage is None:
             raise RequestFailed("stream: ended early")
         message = {"role": "assistant", "content": self._content, "tool_calls": _joined(self._calls)}
-        return Answer(message, self._finish_reason, self._onward, self._usage["total_tokens"])
+        return IdeAnswer(message, self._finish_reason, self._onward, self._usage["total_tokens"])
 
 
 def _joined(deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ SILENT_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class Report:
+class UserReport:
     """One piece of feedback, `delay_s` after the session's end or the feedback before.
 
     `source` is None where the client does not name one."""
@@ -23,12 +23,12 @@ class Report:
     source: str | None = None
 
 
-def reports_of(session: EditorSession, taste: Taste, rng: random.Random) -> list[Report]:
+def reports_of(session: EditorSession, taste: Taste, rng: random.Random) -> list[UserReport]:
     """Return the user's feedback; none from some who saw the end, and from all who did not."""
     if session.quality is None or rng.random() < SILENT_SHARE:
         return []
     name, value = _write(session, taste, rng) if session.task.kind == "write" else _fix(session, rng)
-    return [Report(name, value, rng.expovariate(1 / MEAN_DELAY_S))]
+    return [UserReport(name, value, rng.expovariate(1 / MEAN_DELAY_S))]
 
 
 def _write(session: EditorSession, taste: Taste, rng: random.Random) -> tuple[str, bool | float]:

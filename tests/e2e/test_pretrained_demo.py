@@ -11,9 +11,9 @@ from pretrained import smollm2
 
 from onward.commands import demo
 from simulator.functions.subject import Functions
-from simulator.lessons.lesson import Plan
+from simulator.lessons.lesson import LessonOptions
 from simulator.lessons.run import run_lesson
-from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.sandbox import ForkServer
 
 UPDATED_S = 600.0  # until what users said has made a version
 
@@ -25,9 +25,9 @@ def test_a_pretrained_model_learns_from_users_who_want_functions(
     small = {"ONWARD_LEARNER__BATCH__TURNS": "4", "ONWARD_LEARNER__BATCH__MIN_TURNS": "2"}
 
     async def teach(urls: list[str]) -> dict[str, Any]:
-        sandbox = Sandbox()
+        sandbox = ForkServer()
         try:
-            plan = Plan(tuple(urls), 5.0, 0, examined=4, users=4, model=demo.PRETRAINED_NAME)
+            plan = LessonOptions(tuple(urls), 5.0, 0, examined=4, users=4, model=demo.PRETRAINED_NAME)
             return await run_lesson(plan, Functions(sandbox), None, tmp_path)
         finally:
             await sandbox.close()

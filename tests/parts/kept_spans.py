@@ -5,17 +5,17 @@ from contextlib import contextmanager
 
 from core import tracing
 from core.ids import InferenceId
-from core.tracing import Span
+from core.tracing import TraceSpan
 
 
 class KeptSpans:
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[TraceSpan] = []
 
-    def record(self, span: Span) -> None:
+    def record(self, span: TraceSpan) -> None:
         self.spans.append(span)
 
-    def of_turn(self, inference_id: InferenceId) -> dict[str, Span]:
+    def of_turn(self, inference_id: InferenceId) -> dict[str, TraceSpan]:
         """Return the spans of a turn's trace, the last of each name."""
         root = tracing.root_of(inference_id)
         assert root is not None

@@ -10,7 +10,7 @@ import pytest
 from scripted_service import ScriptedService
 
 from simulator.aftermath import aftermath, by_user_kind, windows
-from simulator.drive import Driver, Traffic
+from simulator.drive import Driver, RunOptions
 from simulator.exploits import EXPLOITS, NO_EXPLOIT, Exploit
 from simulator.outcome.truth import Lived, Truth
 from simulator.report import summary
@@ -66,7 +66,7 @@ def alarm(monitor: str, after_s: float, state: str = "opened") -> dict[str, Any]
 def seen(service: ScriptedService, exploit: Exploit) -> dict[str, Any]:
     async def run() -> dict[str, Any]:
         async with aiohttp.ClientSession() as http:
-            driver = Driver(Traffic((service.url,), 1.0, 20.0, 0, exploit=exploit), http)
+            driver = Driver(RunOptions((service.url,), 1.0, 20.0, 0, exploit=exploit), http)
             driver.started_at = START
             return await aftermath(driver, ServiceView(service.url, http))
 

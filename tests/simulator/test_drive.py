@@ -9,7 +9,7 @@ import pytest
 from scripted_service import ScriptedService, bungler, expert
 
 from simulator import drive
-from simulator.drive import Driver, Traffic
+from simulator.drive import Driver, RunOptions
 from simulator.outcome.truth import Truth
 from simulator.users import ide
 from simulator.users import reports as users
@@ -29,7 +29,7 @@ def patient_users(monkeypatch: pytest.MonkeyPatch) -> None:
 def live(service: ScriptedService, seconds: float = 0.5, rate: float = 80, **options: Any) -> Truth:
     async def run() -> Truth:
         async with aiohttp.ClientSession() as http:
-            driver = Driver(Traffic((service.url,), seconds, rate, options.pop("seed", 0), **options), http)
+            driver = Driver(RunOptions((service.url,), seconds, rate, options.pop("seed", 0), **options), http)
             await driver.run()
             return driver.truth
 

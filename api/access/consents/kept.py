@@ -1,18 +1,16 @@
 """The kept consents as requests hear of them: this process knows those of whoever spoke lately, and looks for news."""
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from api.access.looking import Looking
 from core.errors import StoreUnavailable
 from core.operations.consents import UNSAID, Consent, ConsentSubject, KeptConsent, narrowest
 from core.ports import Store
 from core.telemetry import UNHEARD_CONSENTS
 
-logger = logging.getLogger(__name__)
 LOOK_S: Final = 1.0
 """How often it is looked: what is said at one replica holds so soon at all."""
 NOTHING: Final = Consent(learn=False, store=False)
@@ -21,7 +19,7 @@ _KNOWN: Final = 100_000  # subjects that are remembered
 _NEWS: Final = 1000  # changes that are heard at one look
 
 
-class KeptConsents:
+class KeptConsents(Looking):
     """The consents of one process, on one event loop; within its context it hears what changes.
 
     Where nobody has ever said anything, nothing is looked up. While the store does not answer, what was heard holds,
@@ -29,23 +27,10 @@ class KeptConsents:
     easily as it can be missed."""
 
     def __init__(self, store: Store) -> None:
+        super().__init__(LOOK_S, "consents cannot be read, and stay as they were")
         self._store = store
         self._revision: int | None = None  # up to which changes were heard; None: the store has not answered yet
         self._known: OrderedDict[ConsentSubject, Consent] = OrderedDict()
-        self._looking = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        await self.refresh()
-        self._task = asyncio.get_running_loop().create_task(self._keep_looking())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
 
     async def of(self, subjects: Sequence[ConsentSubject]) -> Consent:
         """Return what all of these subjects allow."""
@@ -63,14 +48,10 @@ class KeptConsents:
         self._forget(subjects)
         return allowed
 
-    async def refresh(self) -> None:
-        """Hear what changed; what was known holds while the store does not answer."""
-        async with self._looking:  # so that no older change is heard after a newer one
-            try:
-                while await self._hear():
-                    pass
-            except StoreUnavailable as error:
-                logger.warning("consents cannot be read, and stay as they were: %s", error)
+    async def look(self) -> None:
+        """Hear what changed. Raises StoreUnavailable."""
+        while await self._hear():
+            pass
 
     async def _hear(self) -> bool:
         """Hear some changes; return whether there may be more."""
@@ -100,8 +81,3 @@ class KeptConsents:
     def _changes(self, since: int) -> list[KeptConsent]:
         with self._store.look() as view:
             return view.consents.changed_since(since, _NEWS)
-
-    async def _keep_looking(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await self.refresh()

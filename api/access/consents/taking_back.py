@@ -9,14 +9,13 @@ withdraws in the name of many keeps others waiting."""
 
 import asyncio
 import heapq
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from api.access.looking import Looking
 from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Outcome, Topic
 from core.ids import CONSENT, InferenceId, Namespace, OutcomeId, UserHash
@@ -24,7 +23,6 @@ from core.operations.consents import ConsentSubject, KeptConsent
 from core.ports import Clock, EventLog, Store
 from core.reward_spec.roles import CONSENT_WITHDRAWN
 
-logger = logging.getLogger(__name__)
 LOOK_S: Final = 10.0
 """How long after the first look at a withdrawal the second one comes, for turns that were on their way when their user
 withdrew; each further one comes after twice as long. As often it is looked for withdrawals that others left undone."""
@@ -85,30 +83,23 @@ class _Queue:
         return self._known.pop(subject)
 
 
-class TakingBack:
+class TakingBack(Looking):
     """Takes back, on one event loop, within its context."""
 
     def __init__(self, log: EventLog, store: Store, clock: Clock) -> None:
+        super().__init__(LOOK_S, "rewards of turns whose users withdrew are taken back later")
         self._log, self._store, self._clock = log, store, clock
         self._queue = _Queue()
         self._heard = 0  # the revision up to which withdrawals were heard
-        self._wanted = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.get_running_loop().create_task(self._keep_on())
-        return self
+    async def begin(self) -> None:
+        """Begin at once, while the service starts: there may be much to take back."""
+        self.hasten()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    def hasten(self) -> None:
-        """Look at once: somebody has just withdrawn."""
-        self._wanted.set()
+    async def look(self) -> None:
+        await self.take_back()
+        if self._queue.next_due_s() <= time.monotonic():
+            self.hasten()
 
     async def take_back(self) -> None:
         """Look at the withdrawals that are due, at most so many of them. Raises StoreUnavailable, LogUnavailable."""
@@ -203,20 +194,6 @@ class TakingBack:
     def _note(self, done: list[KeptConsent]) -> None:
         with self._store.work() as work:
             work.consents.taken_back(done)
-
-    async def _keep_on(self) -> None:
-        while True:
-            wait_s = LOOK_S
-            try:
-                await self.take_back()
-                wait_s = min(LOOK_S, max(0.0, self._queue.next_due_s() - time.monotonic()))
-            except (StoreUnavailable, LogUnavailable) as error:
-                logger.warning("rewards of turns whose users withdrew are taken back later: %s", error)
-            try:
-                await asyncio.wait_for(self._wanted.wait(), wait_s)
-                self._wanted.clear()
-            except TimeoutError:
-                pass
 
 
 def _outcome_id(inference_id: InferenceId) -> OutcomeId:

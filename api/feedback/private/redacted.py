@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.feedback.body import FeedbackBody
 from api.feedback.targets import NamedTurn
@@ -17,7 +17,7 @@ from core.store.turns import SaidTurn
 _TEXTS: Final = ("value", "final_text", "diff", "snapshot", "evidence")
 
 
-async def redact_feedback(context: Context, identity: Identity, body: FeedbackBody, named: NamedTurn) -> None:
+async def redact_feedback(context: ApiContext, identity: Identity, body: FeedbackBody, named: NamedTurn) -> None:
     """Redact the body's words in place.
 
     Where its turn cannot be had, its placeholders are those of who says it."""
@@ -39,7 +39,7 @@ async def redact_feedback(context: Context, identity: Identity, body: FeedbackBo
         body.tags = {redaction.text(name): redaction.text(text) for name, text in body.tags.items()}
 
 
-def are_the_same(context: Context, identity: Identity, turn: SaidTurn, stored: str, said: str) -> bool:
+def are_the_same(context: ApiContext, identity: Identity, turn: SaidTurn, stored: str, said: str) -> bool:
     """Return whether a client says what is stored: as it is, or with the values that the client got."""
     if stored == said:
         return True
@@ -62,7 +62,7 @@ async def _turn_of(named: NamedTurn) -> Completion | None:
         return None
 
 
-def _begin(context: Context, identity: Identity, body: FeedbackBody, turn: Completion | None) -> Redaction:
+def _begin(context: ApiContext, identity: Identity, body: FeedbackBody, turn: Completion | None) -> Redaction:
     session: SessionId | None
     if turn is not None:
         speaker, session = speaker_of(turn.user_id, turn.key_id), turn.session_id

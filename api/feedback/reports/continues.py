@@ -13,13 +13,13 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.plain import foreign_body_of, identity_of, json_body, json_response, told_ignored
 from api.access.quotas.limits import admit
 from api.feedback.reports.joining import Clues, Joining, Unjoined
 from api.feedback.reports.links import LONGEST_NAME, Link, link
-from api.feedback.reports.report import Report, count_unjoined, digest_of, take_reports, told
+from api.feedback.reports.report import ReportedOutcome, count_unjoined, digest_of, take_reports, told
 
 _SOURCE, _BAD_TIME = "continue", "bad_time"
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,7 +41,7 @@ class ContinueData(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 _decoder = msgspec.json.Decoder(ContinueData)
 
 
-def continue_router(context: Context) -> APIRouter:
+def continue_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["feedback"])
 
     @router.post("/v1/continue/data", openapi_extra=json_body(ContinueData, "An event of Continue's development data"))
@@ -58,7 +58,7 @@ def continue_router(context: Context) -> APIRouter:
     return router
 
 
-async def _take(context: Context, identity: Identity, event: ContinueData) -> dict[str, Any]:
+async def _take(context: ApiContext, identity: Identity, event: ContinueData) -> dict[str, Any]:
     outcomes = list(_READ.get(event.name, _nothing)(event.data))
     at = _moment(event.data, context.services.clock.now())
     if at is None:
@@ -73,7 +73,8 @@ async def _take(context: Context, identity: Identity, event: ContinueData) -> di
     digest = await context.aside.run(identity.caller, partial(digest_of, [event.name, event.data]))
     clues = _clues(event.data, at)
     reports = [
-        Report(source=_SOURCE, metric=metric, value=value, clues=clues, digest=digest) for metric, value in outcomes
+        ReportedOutcome(source=_SOURCE, metric=metric, value=value, clues=clues, digest=digest)
+        for metric, value in outcomes
     ]
     reasons = await take_reports(context, identity, reports, admitted=True)
     why = [reason for reason in reasons if reason is not None]
@@ -84,7 +85,7 @@ async def _take(context: Context, identity: Identity, event: ContinueData) -> di
     return {"status": "recorded"}
 
 
-async def _link(context: Context, identity: Identity, data: Data, at: datetime) -> dict[str, Any]:
+async def _link(context: ApiContext, identity: Identity, data: Data, at: datetime) -> dict[str, Any]:
     """Learn which session of ours Continue's is, from an answer that both know."""
     conversation = _name(data, "sessionId")
     await admit(context.services.live_state, identity)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.feedback.private.redacted import are_the_same
 from api.feedback.reports.links import Ambiguous, linked, linked_conversation, own_id
@@ -57,7 +57,7 @@ class Unjoined(Exception):
 class Joining:
     """The joining of one request's events, which look at the same turns."""
 
-    def __init__(self, context: Context, identity: Identity, events: Iterable[Clues]) -> None:
+    def __init__(self, context: ApiContext, identity: Identity, events: Iterable[Clues]) -> None:
         """Make it for all that the request tells of."""
         clues = list(events)
         self._context, self._identity = context, identity

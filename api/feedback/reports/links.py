@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.feedback.side_by_side import in_slices
 from api.turns.answer_ids import inference_in
@@ -47,7 +47,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     within: str = ""
 
 
-async def link(context: Context, identity: Identity, links: Iterable[Link]) -> None:
+async def link(context: ApiContext, identity: Identity, links: Iterable[Link]) -> None:
     """Remember the names of those answers that are the caller's own. Raises StoreUnavailable."""
     wanted = [(list(filter(None, map(own_id, each.answers))), each) async for each in in_slices(links)]
     own = await _own_turns(context, identity, {name for names, _ in wanted for name in names})
@@ -63,7 +63,7 @@ async def link(context: Context, identity: Identity, links: Iterable[Link]) -> N
 
 
 async def _own_turns(
-    context: Context, identity: Identity, names: Collection[InferenceId]
+    context: ApiContext, identity: Identity, names: Collection[InferenceId]
 ) -> dict[InferenceId, Completion]:
     """Return the caller's own of these turns, waiting for the store where it lacks some."""
     found: dict[InferenceId, Completion] = {}
@@ -77,13 +77,13 @@ async def _own_turns(
     return {name: turn for name, turn in found.items() if turn.namespace == identity.namespace and identity.made(turn)}
 
 
-async def _remember(context: Context, identity: Identity, name: str, target: str) -> None:
+async def _remember(context: ApiContext, identity: Identity, name: str, target: str) -> None:
     live_state, namespace = context.services.live_state, identity.namespace
     if await live_state.claim(namespace, _key(_FIRST, identity, name), target) not in (target, None):
         await live_state.claim(namespace, _key(_TWICE, identity, name), _SEVERAL)
 
 
-async def linked(context: Context, identity: Identity, name: str) -> str | None:
+async def linked(context: ApiContext, identity: Identity, name: str) -> str | None:
     """Return what the name was linked to; None for nothing. Raises Ambiguous for a name of several."""
     live_state, namespace = context.services.live_state, identity.namespace
     target = await live_state.claim_of(namespace, _key(_FIRST, identity, name))

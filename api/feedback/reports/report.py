@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.quotas.limits import admit
 from api.feedback.body import FeedbackBody, check_time
@@ -29,7 +29,7 @@ _OF_TURNS = frozenset(
 _REPORTS = uuid.UUID("c9a7a2f4-6b1e-4f53-9d0e-0c7f6a1b5d21")  # names the ids of reports (RFC 9562, v5)
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """An outcome that an event stands for, before anybody knows of which turn.
 
     `digest`: what tells this event from all others, and is the same when it is sent again (`digest_of`)."""
@@ -51,7 +51,7 @@ def digest_of(said: Any) -> str:
 
 
 async def take_reports(
-    context: Context, identity: Identity, reports: Sequence[Report], *, admitted: bool = False
+    context: ApiContext, identity: Identity, reports: Sequence[ReportedOutcome], *, admitted: bool = False
 ) -> list[str | None]:
     """Join one request's reports to their turns and record them; return for each None, or why it became no outcome.
 
@@ -85,7 +85,13 @@ async def take_reports(
 
 
 async def _take(
-    context: Context, identity: Identity, joining: Joining, report: Report, own: OutcomeId, *, admitted: bool
+    context: ApiContext,
+    identity: Identity,
+    joining: Joining,
+    report: ReportedOutcome,
+    own: OutcomeId,
+    *,
+    admitted: bool,
 ) -> str | None:
     """Take one report, and return why it became no outcome. Raises TooManyRequests and Unavailable."""
     try:
@@ -109,7 +115,7 @@ async def _take(
     return None
 
 
-def _body(report: Report, joined: Joined, own: OutcomeId) -> FeedbackBody:
+def _body(report: ReportedOutcome, joined: Joined, own: OutcomeId) -> FeedbackBody:
     return FeedbackBody(
         feedback_id=own,
         inference_id=joined.inference_id,
@@ -133,7 +139,7 @@ def told(identity: Identity, reason: str) -> str:
     return _HIDDEN if identity.user is not None and reason in _OF_TURNS else reason
 
 
-def _id_of(identity: Identity, report: Report) -> OutcomeId:
+def _id_of(identity: Identity, report: ReportedOutcome) -> OutcomeId:
     """Return the id, which tells apart what different users say, so that none learns of what another said."""
     said = "\0".join((identity.user or "", report.source, report.metric, report.digest))
     return OutcomeId(str(uuid.uuid5(_REPORTS, said)))

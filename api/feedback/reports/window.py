@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.feedback.targets import is_stored
 from api.turns.lookup import Query, read, read_all
@@ -31,7 +31,7 @@ class JoinWindow:
 
     def __init__(
         self,
-        context: Context,
+        context: ApiContext,
         identity: Identity,
         earliest: datetime,
         answers: Collection[InferenceId] = (),

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import LARGEST_INTEGER, identity_of, json_response, only_parameters, whole_number
 from api.turns.lookup import read
 from core.operations.audit import AuditHead, StoredEntry
@@ -15,7 +15,7 @@ _LARGEST_PAGE = 1000
 _DEFAULT_LIMIT = 100
 
 
-def audit_router(context: Context) -> APIRouter:
+def audit_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["audit"])
     services = context.services
 

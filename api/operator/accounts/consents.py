@@ -7,7 +7,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters
 from api.access.trail import Note, note_of
@@ -39,7 +39,7 @@ class ConsentBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 consent_decoder = msgspec.json.Decoder(ConsentBody)
 
 
-def consent_router(context: Context) -> APIRouter:
+def consent_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["consent"])
 
     @router.get("/v1/consent")
@@ -83,7 +83,7 @@ def _said(value: bool | msgspec.UnsetType) -> bool | None:
     return None if isinstance(value, msgspec.UnsetType) else value
 
 
-async def _subject(context: Context, identity: Identity, user: str | None, session_id: str | None) -> ConsentSubject:
+async def _subject(context: ApiContext, identity: Identity, user: str | None, session_id: str | None) -> ConsentSubject:
     """Return whose consent is meant.
 
     Raises InvalidRequest unless one of both is named, Forbidden for another user than the key's, and NotFound for a
@@ -103,7 +103,7 @@ async def _subject(context: Context, identity: Identity, user: str | None, sessi
 
 
 def _change(
-    context: Context, identity: Identity, subject: ConsentSubject, said: tuple[bool | None, bool | None], note: Note
+    context: ApiContext, identity: Identity, subject: ConsentSubject, said: tuple[bool | None, bool | None], note: Note
 ) -> Consent:
     """Store what was said, and that it was, in one transaction."""
     with context.services.store.work() as work:
@@ -126,7 +126,7 @@ def _note(note: Note, subject: ConsentSubject) -> None:
         note.add(session_id=subject.name)
 
 
-def _described(context: Context, subject: ConsentSubject, consent: Consent) -> dict[str, Any]:
+def _described(context: ApiContext, subject: ConsentSubject, consent: Consent) -> dict[str, Any]:
     return {
         "object": "consent",
         "kind": subject.kind,

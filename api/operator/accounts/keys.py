@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import TAKEN
 from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters
 from api.access.trail import Note, note_of
@@ -55,7 +55,7 @@ rotate_decoder = msgspec.json.Decoder(RotateBody)
 revoke_decoder = msgspec.json.Decoder(RevokeBody)
 
 
-def keys_router(context: Context) -> APIRouter:
+def keys_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["keys"])
 
     @router.get("/v1/keys")
@@ -84,7 +84,7 @@ def keys_router(context: Context) -> APIRouter:
     return router
 
 
-def _change_routes(router: APIRouter, context: Context) -> None:
+def _change_routes(router: APIRouter, context: ApiContext) -> None:
     services = context.services
 
     @router.post(
@@ -123,13 +123,13 @@ def _change_routes(router: APIRouter, context: Context) -> None:
         return await _shown(context, *made, status=201)
 
 
-async def _shown(context: Context, text: str | None, key: StoredKey, status: int = 200) -> Response:
+async def _shown(context: ApiContext, text: str | None, key: StoredKey, status: int = 200) -> Response:
     await context.stored_keys.refresh()
     shown = {} if text is None else {"key": text}
     return json_response({**shown, **described(key, context.services.clock.now())}, status)
 
 
-def _create(context: Context, wish: KeyWish, by: str, note: Note) -> tuple[str, StoredKey]:
+def _create(context: ApiContext, wish: KeyWish, by: str, note: Note) -> tuple[str, StoredKey]:
     now = context.services.clock.now()
     with context.services.store.work() as work:
         work.keys.hold()
@@ -141,7 +141,7 @@ def _create(context: Context, wish: KeyWish, by: str, note: Note) -> tuple[str, 
     return text, made
 
 
-def _change(context: Context, key_id: str, change: _Change, note: Note) -> tuple[str | None, StoredKey]:
+def _change(context: ApiContext, key_id: str, change: _Change, note: Note) -> tuple[str | None, StoredKey]:
     with context.services.store.work() as work:
         work.keys.hold()
         known = work.keys.get(key_id)

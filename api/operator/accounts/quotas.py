@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
 from api.turns.lookup import read
 from core.operations.quotas import Account, Use, month_of, quota_of, seconds_left_in_month
@@ -15,7 +15,7 @@ _DEFAULT_LIMIT = 100
 _LIMITED = ("requests", "tokens", "stored_bytes")
 
 
-def quotas_router(context: Context) -> APIRouter:
+def quotas_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["quotas"])
     services = context.services
 

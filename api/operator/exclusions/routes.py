@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import LARGEST_INTEGER, body_of, identity_of, json_body, json_response, only_parameters
 from api.access.trail import note_of
 from api.turns.lookup import read
@@ -58,7 +58,7 @@ wish_decoder = msgspec.json.Decoder(WishBody)
 exclude_decoder = msgspec.json.Decoder(ExcludeBody)
 
 
-def exclusions_router(context: Context) -> APIRouter:
+def exclusions_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["exclusions"])
     services = context.services
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
 from api.operator.figures.counts import values
 from api.turns.lookup import read
@@ -22,7 +22,7 @@ Asker = tuple[str, str]
 """A client and the protocol in which it asked."""
 
 
-def clients_router(context: Context) -> APIRouter:
+def clients_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["clients"])
     services = context.services
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
 from api.operator.figures.intervals import Estimate, estimate, quantile
 from api.turns.lookup import read
@@ -30,7 +30,7 @@ _VERSIONS = 200
 _RELEASES = 2000
 
 
-def curves_router(context: Context) -> APIRouter:
+def curves_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["curves"])
     services = context.services
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
 from api.operator.figures.tasks import Reader, SessionTask
 from api.turns.lookup import read
@@ -24,7 +24,7 @@ _TURNS, _MOST_TURNS = 500, 2000  # whose whole records are read
 EXPENSES = ("tokens", "seconds", "cost")
 
 
-def frontier_router(context: Context) -> APIRouter:
+def frontier_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["curves"])
     services = context.services
     reader = Reader(services.spec, services.settings.prices)

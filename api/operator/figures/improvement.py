@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters
 from api.operator.figures.comparison import TOO_EARLY, compare
 from api.operator.figures.lately import lately
@@ -27,7 +27,7 @@ _MOST_HELD_BACK = 500  # turns; also those whose whole records are read, since t
 NEEDED, BASE_NEEDED = 40, 12  # turns of the newer versions and of the first, before anything is said
 
 
-def improvement_router(context: Context) -> APIRouter:
+def improvement_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["curves"])
     services = context.services
 

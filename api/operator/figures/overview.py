@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters
 from api.access.quotas.limits import ERRORS, REQUESTS
 from api.access.services import ApiServices
@@ -27,7 +27,7 @@ _ATTACKED = 1000  # turns among which who attacks is sought
 _LOUD = 0.1  # of their reward, from which on somebody is named
 
 
-def overview_router(context: Context) -> APIRouter:
+def overview_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["status"])
     services = context.services
 

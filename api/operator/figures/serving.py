@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
 from api.operator.figures.counts import quantile_of, value
 from api.operator.figures.intervals import quantile
@@ -18,7 +18,7 @@ _TURNS, _MOST_TURNS = 300, 1000  # whose whole records are read
 _MS_TO_S = 0.001
 
 
-def serving_router(context: Context) -> APIRouter:
+def serving_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["status"])
     services = context.services
 

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters, whole_number
 from api.access.trail import note_of
 from core.errors import InvalidRequest, NotFound
@@ -51,7 +51,7 @@ reject_decoder = msgspec.json.Decoder(RejectBody)
 undo_decoder = msgspec.json.Decoder(UndoBody)
 
 
-def drafts_router(context: Context) -> APIRouter:
+def drafts_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["drafts"])
     drafts = context.services.drafts
 
@@ -91,7 +91,7 @@ def drafts_router(context: Context) -> APIRouter:
     return router
 
 
-def _decisions(router: APIRouter, context: Context) -> None:
+def _decisions(router: APIRouter, context: ApiContext) -> None:
     drafts = context.services.drafts
 
     async def decide(request: Request, suite: str, seen: str, carry_out: Callable[[Decider], WholeDraft]) -> Response:

@@ -12,7 +12,7 @@ StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 _REASONS: dict[FinishReason, StopReason] = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class Usage(msgspec.Struct, kw_only=True, gc=False):
+class MessagesUsage(msgspec.Struct, kw_only=True, gc=False):
     """Counts of tokens; `input_tokens` are those of the prompt that no cache had."""
 
     input_tokens: int
@@ -29,7 +29,7 @@ class MessageAnswer(msgspec.Struct, kw_only=True, gc=False):
     content: list[dict[str, Any]]
     stop_reason: StopReason | None
     stop_sequence: str | None
-    usage: Usage
+    usage: MessagesUsage
     onward: OnwardInfo
 
 
@@ -39,9 +39,9 @@ class TokenCount(msgspec.Struct, gc=False):
     input_tokens: int
 
 
-def usage_of(turn: Turn) -> Usage:
+def usage_of(turn: Turn) -> MessagesUsage:
     cached = turn.capture.cached_tokens
-    return Usage(
+    return MessagesUsage(
         input_tokens=len(turn.plan.place.prompt_token_ids) - cached,
         cache_read_input_tokens=cached,
         output_tokens=len(turn.capture.token_ids),

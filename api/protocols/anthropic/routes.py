@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.plain import foreign_body_of, identity_of, json_body, json_response, told_ignored
 from api.access.quotas.limits import admit
@@ -12,16 +12,16 @@ from api.http.foreign import decode_foreign
 from api.protocols.anthropic.answers import TokenCount
 from api.protocols.anthropic.events import MessageExchange
 from api.protocols.anthropic.request import TranslatedMessages
-from api.protocols.chat_turns import Asked, plan_turns, understand
+from api.protocols.chat_turns import CheckedChat, plan_turns, understand
 from api.protocols.places import named_as
 from api.requests.anthropic import CountBody, count_decoder, messages_decoder
 from api.turns.rendering import Rendering, away_if_large, read_large_apart
 
 
-async def plan_message(context: Context, identity: Identity, headers: Headers, raw: Raw) -> MessageExchange:
+async def plan_message(context: ApiContext, identity: Identity, headers: Headers, raw: Raw) -> MessageExchange:
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
 
-    def read() -> tuple[TranslatedMessages, Asked]:
+    def read() -> tuple[TranslatedMessages, CheckedChat]:
         translated = TranslatedMessages(*decode_foreign(messages_decoder, raw))
         with named_as(translated.places):
             asked = understand(context, identity, headers, translated.chat, translated.ignored, translated.session)
@@ -33,7 +33,7 @@ async def plan_message(context: Context, identity: Identity, headers: Headers, r
     return MessageExchange(context, plan, model=asked.body.model, streams=bool(asked.body.stream))
 
 
-def count_router(context: Context) -> APIRouter:
+def count_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["generation"])
 
     @router.post("/v1/messages/count_tokens", openapi_extra=json_body(CountBody, "The prompt, in the form of a turn's"))
@@ -44,7 +44,7 @@ def count_router(context: Context) -> APIRouter:
         body, unknown = await foreign_body_of(context, request, count_decoder)
         size = int(request.headers.get("content-length", context.services.settings.bodies.max_bytes))
 
-        def read() -> tuple[TranslatedMessages, Asked]:
+        def read() -> tuple[TranslatedMessages, CheckedChat]:
             translated = TranslatedMessages(body, unknown)
             with named_as(translated.places):
                 headers: Headers = dict(request.scope["headers"])

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
@@ -90,7 +90,7 @@ class Infill(msgspec.Struct, kw_only=True, gc=False):
 _decoder = msgspec.json.Decoder(InfillBody)
 
 
-async def plan_infill(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "InfillExchange":
+async def plan_infill(context: ApiContext, identity: Identity, headers: Headers, raw: Raw) -> "InfillExchange":
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
     body, unknown = await read_large_apart(context, "other", raw, partial(decode_foreign, _decoder, raw))
     if body.repeat_penalty not in (None, 1.0):

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
@@ -44,7 +44,7 @@ class FimExchange(ChatExchange):
     protocol = "fim"
 
 
-async def plan_fim(context: Context, identity: Identity, headers: Headers, raw: Raw) -> FimExchange:
+async def plan_fim(context: ApiContext, identity: Identity, headers: Headers, raw: Raw) -> FimExchange:
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
     body, unknown = await read_large_apart(context, "other", raw, partial(decode_foreign, _decoder, raw))
     asked = CompletionBody(

@@ -5,12 +5,12 @@ from typing import ClassVar
 import msgspec
 from msgspec import UNSET
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
 from api.http.foreign import decode_foreign
-from api.protocols.chat_turns import Asked, plan_turns, understand
+from api.protocols.chat_turns import CheckedChat, plan_turns, understand
 from api.protocols.logprobs import token_logprobs
 from api.protocols.openai.answers import (
     ChatChoice,
@@ -35,10 +35,10 @@ from core.events import Protocol
 _encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 
 
-async def plan_chat(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "ChatExchange":
+async def plan_chat(context: ApiContext, identity: Identity, headers: Headers, raw: Raw) -> "ChatExchange":
     """Plan the turns of a chat request. Raises RequestError naming what is wrong with the request."""
 
-    def read() -> Asked:
+    def read() -> CheckedChat:
         body, unknown = decode_foreign(chat_decoder, raw)
         return understand(context, identity, headers, body, unknown)
 
@@ -52,7 +52,7 @@ class ChatExchange(ChoicesExchange):
     protocol: ClassVar[Protocol] = "chat"
     id_prefix = CHAT
 
-    def __init__(self, context: Context, plan: TurnPlan, body: ChatBody) -> None:
+    def __init__(self, context: ApiContext, plan: TurnPlan, body: ChatBody) -> None:
         super().__init__(context, plan, body)
         self._logprobs = bool(body.logprobs)
         self._role_sent: set[int] = set()

@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 
 from api.access.clients import count_ignored
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
@@ -38,7 +38,7 @@ from core.ids import new_group_id
 _encode = msgspec.json.Encoder(enc_hook=codec.plain).encode
 
 
-async def plan_completion(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "CompletionExchange":
+async def plan_completion(context: ApiContext, identity: Identity, headers: Headers, raw: Raw) -> "CompletionExchange":
     """Plan the turns of a completion request. Raises RequestError naming what is wrong with the request."""
     read = partial(decode_foreign, completion_decoder, raw)
     body, unknown = await read_large_apart(context, "completion", raw, read)
@@ -46,7 +46,7 @@ async def plan_completion(context: Context, identity: Identity, headers: Headers
 
 
 async def plan_text(
-    context: Context,
+    context: ApiContext,
     identity: Identity,
     headers: Headers,
     body: CompletionBody,
@@ -123,7 +123,7 @@ class CompletionExchange(ChoicesExchange):
     protocol = "completions"
     id_prefix = TEXT
 
-    def __init__(self, context: Context, plan: TurnPlan, body: CompletionBody) -> None:
+    def __init__(self, context: ApiContext, plan: TurnPlan, body: CompletionBody) -> None:
         super().__init__(context, plan, body)
         self._logprobs = body.logprobs is not None
 

@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 from msgspec import UNSET, UnsetType
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.http.errors import error_response
 from api.protocols.exchange import Exchange
 from api.protocols.onward_info import OnwardInfo, OnwardName, onward_info
@@ -14,7 +14,7 @@ from api.turns.turn import Turn, TurnPlan
 
 
 class ChoicesExchange(Exchange):
-    def __init__(self, context: Context, plan: TurnPlan, body: GenerationBody) -> None:
+    def __init__(self, context: ApiContext, plan: TurnPlan, body: GenerationBody) -> None:
         super().__init__(context, plan, model=body.model, count=body.n or 1, streams=bool(body.stream))
         self._wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
 

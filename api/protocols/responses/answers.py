@@ -32,7 +32,7 @@ class GivenAnswer(Protocol):
     def finish_reason(self) -> FinishReason | None: ...
 
 
-class Usage(msgspec.Struct, kw_only=True, gc=False):
+class ResponsesUsage(msgspec.Struct, kw_only=True, gc=False):
     input_tokens: int
     input_tokens_details: dict[str, int]
     output_tokens: int
@@ -52,7 +52,7 @@ class Response(msgspec.Struct, kw_only=True, gc=False):
     error: dict[str, str] | None = None
     model: str
     output: list[Item]
-    usage: Usage | None
+    usage: ResponsesUsage | None
     instructions: str | None
     previous_response_id: str | None
     tools: Sequence[Mapping[str, Any]]
@@ -106,10 +106,10 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {"description": None, "parameters": None, "strict": False, **tool}
 
 
-def usage_of(turn: Turn) -> Usage:
+def usage_of(turn: Turn) -> ResponsesUsage:
     """Count tokens; those of thinking are in the segments of the turn's record, and here where it has thought."""
     prompt, output = len(turn.plan.place.prompt_token_ids), len(turn.capture.token_ids)
-    return Usage(
+    return ResponsesUsage(
         input_tokens=prompt,
         input_tokens_details={"cached_tokens": turn.capture.cached_tokens},
         output_tokens=output,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.requests.messages import AssistantMessage, ChatMessage, FunctionCall, ToolCallPart
 from api.requests.responses import ItemReference
@@ -19,7 +19,7 @@ _ID_CHARACTERS = 36
 _MOST_REFERENCES = 256
 
 
-async def turn_named(context: Context, identity: Identity, named: str, param: str) -> Completion:
+async def turn_named(context: ApiContext, identity: Identity, named: str, param: str) -> Completion:
     """Return the turn of an answer, or of one of its items, by its id.
 
     Raises InvalidRequest where there is none that the caller may see, or may get again; StoreUnavailable."""
@@ -71,7 +71,7 @@ def references_in(items: Sequence[tuple[msgspec.Struct, str]]) -> dict[str, str]
     return named
 
 
-async def said_by_id(context: Context, identity: Identity, named: Mapping[str, str]) -> dict[str, AssistantMessage]:
+async def said_by_id(context: ApiContext, identity: Identity, named: Mapping[str, str]) -> dict[str, AssistantMessage]:
     """Return what each item of `references_in` says. Raises InvalidRequest naming the item."""
     said: dict[str, AssistantMessage] = {}
     turns: dict[str, Completion] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.low_priority import tier_of
 from api.http.errors import error_response, in_openais_shape
 from api.protocols.exchange import Exchange
@@ -46,7 +46,7 @@ class ResponseExchange(Exchange):
     id_prefix = RESPONSE
 
     def __init__(
-        self, context: Context, plan: TurnPlan, body: ResponsesBody, custom: Collection[str], *, with_logprobs: bool
+        self, context: ApiContext, plan: TurnPlan, body: ResponsesBody, custom: Collection[str], *, with_logprobs: bool
     ) -> None:
         super().__init__(context, plan, model=body.model, streams=bool(body.stream))
         self._echo = echo(body) | {"service_tier": tier_of(plan.intake.priority)}

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import msgspec
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
 from api.http.foreign import decode_foreign
-from api.protocols.chat_turns import Asked, plan_turns, understand
+from api.protocols.chat_turns import CheckedChat, plan_turns, understand
 from api.protocols.places import named_as
 from api.protocols.responses.earlier import references_in, said_before, said_by_id, turn_named
 from api.protocols.responses.events import ResponseExchange
@@ -19,7 +19,7 @@ from api.turns.rendering import away_if_large, read_large_apart
 from core.events import Completion
 
 
-async def plan_response(context: Context, identity: Identity, headers: Headers, raw: Raw) -> ResponseExchange:
+async def plan_response(context: ApiContext, identity: Identity, headers: Headers, raw: Raw) -> ResponseExchange:
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
 
     def read() -> tuple[ResponsesBody, Items, list[str], dict[str, str]]:
@@ -34,7 +34,7 @@ async def plan_response(context: Context, identity: Identity, headers: Headers, 
     before = [] if earlier is None else said_before(earlier)
     said = await said_by_id(context, identity, named)
 
-    def translate() -> tuple[TranslatedResponses, Asked]:
+    def translate() -> tuple[TranslatedResponses, CheckedChat]:
         translated = TranslatedResponses(body, items, before, said, unknown)
         with named_as(translated.places):
             return translated, understand(context, identity, headers, translated.chat, translated.ignored)
@@ -47,11 +47,11 @@ async def plan_response(context: Context, identity: Identity, headers: Headers, 
     return ResponseExchange(context, plan, body, translated.custom, with_logprobs=bool(translated.chat.logprobs))
 
 
-def _not_to_be_got(asked: Asked) -> Asked:
+def _not_to_be_got(asked: CheckedChat) -> CheckedChat:
     return replace(asked, intake=msgspec.structs.replace(asked.intake, retrievable=False))
 
 
-def _behind(asked: Asked, earlier: Completion | None) -> Asked:
+def _behind(asked: CheckedChat, earlier: Completion | None) -> CheckedChat:
     """Return the request with its place: behind the answer that it names, in that one's session.
 
     Its words alone would not do: another session may have had the same. An answer of another user than the key's,

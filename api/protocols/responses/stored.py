@@ -5,11 +5,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi import Response as HttpResponse
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.low_priority import tier_of
 from api.access.plain import identity_of, json_response, only_parameters
 from api.access.quotas.limits import admit
-from api.protocols.responses.answers import Response, Usage, output_of, status_of
+from api.protocols.responses.answers import Response, ResponsesUsage, output_of, status_of
 from api.protocols.responses.earlier import turn_named
 from api.protocols.responses.request import TEXT_INPUT
 from api.turns.answer_ids import RESPONSE
@@ -19,7 +19,7 @@ from core.events import Completion
 _FAILED = {"code": "server_error", "message": "the engine gave up the answer before its end"}
 
 
-def stored_router(context: Context) -> APIRouter:
+def stored_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["generation"])
 
     @router.get("/v1/responses/{response_id}")
@@ -80,9 +80,9 @@ def _takes_text(turn: Completion) -> set[str]:
     return {function["name"] for function in functions if function.get("parameters") == TEXT_INPUT}
 
 
-def _usage(turn: Completion) -> Usage:
+def _usage(turn: Completion) -> ResponsesUsage:
     thought = sum(segment.end - segment.start for segment in turn.segments if segment.kind == "thinking")
-    return Usage(
+    return ResponsesUsage(
         input_tokens=turn.num_prompt_tokens,
         input_tokens_details={"cached_tokens": 0},
         output_tokens=turn.num_output_tokens,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.http.asgi import Headers
 from api.http.body_shape import Raw
@@ -89,7 +89,7 @@ class TabbyCompletion(msgspec.Struct, kw_only=True, gc=False):
 _decoder = msgspec.json.Decoder(TabbyBody)
 
 
-async def plan_tabby(context: Context, identity: Identity, headers: Headers, raw: Raw) -> "TabbyExchange":
+async def plan_tabby(context: ApiContext, identity: Identity, headers: Headers, raw: Raw) -> "TabbyExchange":
     """Plan the turn of a request. Raises RequestError naming what is wrong with it."""
     body, unknown = await read_large_apart(context, "other", raw, partial(decode_foreign, _decoder, raw))
     ignored = [*unknown, *_ignored(body)]

@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.plain import (
     LARGEST_INTEGER,
@@ -23,7 +23,7 @@ from api.access.plain import (
 )
 from api.access.quotas.limits import admit
 from api.feedback.reports.joining import Clues
-from api.feedback.reports.report import Report, count_unjoined, digest_of, take_reports
+from api.feedback.reports.report import ReportedOutcome, count_unjoined, digest_of, take_reports
 from api.feedback.targets import NamedTurn
 from api.turns.answer_ids import inference_in
 from core.errors import InvalidRequest, NotFound
@@ -51,7 +51,7 @@ class TabbyEvent(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 _decoder = msgspec.json.Decoder(TabbyEvent)
 
 
-def tabby_router(context: Context) -> APIRouter:
+def tabby_router(context: ApiContext) -> APIRouter:
     router = APIRouter(prefix="/tabby", tags=["tabby"])
 
     @router.get("/v1/health")
@@ -94,11 +94,11 @@ def _health(model: str) -> dict[str, Any]:
     }
 
 
-async def _record(context: Context, identity: Identity, event: TabbyEvent, kind: str | None) -> None:
+async def _record(context: ApiContext, identity: Identity, event: TabbyEvent, kind: str | None) -> None:
     """Record the event. Raises NotFound for a suggestion that nobody made, and as `POST /v1/feedback` does."""
     await admit(context.services.live_state, identity)
     metric, value = await _outcome(context, identity, event, kind or event.select_kind)
-    report = Report(
+    report = ReportedOutcome(
         source=_SOURCE,
         metric=metric,
         value=value,
@@ -116,7 +116,7 @@ async def _record(context: Context, identity: Identity, event: TabbyEvent, kind:
 
 
 async def _outcome(
-    context: Context, identity: Identity, event: TabbyEvent, kind: str | None
+    context: ApiContext, identity: Identity, event: TabbyEvent, kind: str | None
 ) -> tuple[str, bool | float]:
     if event.type == "view":
         return "shown", True
@@ -127,7 +127,7 @@ async def _outcome(
     return await _first_line_taken(context, identity, event.completion_id)
 
 
-async def _first_line_taken(context: Context, identity: Identity, completion_id: str) -> tuple[str, bool | float]:
+async def _first_line_taken(context: ApiContext, identity: Identity, completion_id: str) -> tuple[str, bool | float]:
     """Return which share of the suggestion its first line is, in characters; where it is not stored, that it was taken.
 
     Raises NotFound, StoreUnavailable."""

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.turns.turn import TurnPlan
 
 
-def settled(context: Context, plan: TurnPlan) -> TurnPlan:
+def settled(context: ApiContext, plan: TurnPlan) -> TurnPlan:
     """Return the plan with the values that its answers get back: those of its request, and of its session before."""
     redaction = plan.redaction
     if redaction is None:

@@ -17,7 +17,7 @@ import aiohttp
 
 from environments.errors import InfrastructureFailure
 from environments.harness.asker import SESSION, asker_headers
-from environments.harness.harness import Budget, Ending, Endpoint, UsedUp, Work
+from environments.harness.harness import Budget, Ending, Endpoint, HarnessRun, UsedUp
 from environments.harness.others.gateway import Gateway, Seen
 from environments.sandboxes.sandbox import CommandResult, Sandbox
 from environments.tasks.task import Task
@@ -60,7 +60,7 @@ class Guest:
     def close(self) -> None:
         self._sockets.cleanup()
 
-    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> Work:
+    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> HarnessRun:
         """Run the program in the sandbox, which must have `folders` (see `Harness`)."""
         headers = asker_headers(self, task, endpoint, self._workload)
         began = time.monotonic()
@@ -72,7 +72,7 @@ class Guest:
                     await gateway.require_service(self.name)
         ending, used_up = self._ended(ran, gateway.seen)
         turns = gateway.seen.turns
-        return Work(
+        return HarnessRun(
             ending=ending,
             used_up=used_up or _used_up(turns_tokens(gateway.seen), len(turns), budget),
             session_id=headers[SESSION] if turns else None,

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from environments.errors import InfrastructureFailure, TaskError
-from environments.harness.harness import Budget, Endpoint, Work
+from environments.harness.harness import Budget, Endpoint, HarnessRun
 from environments.sandboxes.sandbox import Sandbox
 from environments.tasks.solving import solve
 from environments.tasks.task import Task
@@ -17,7 +17,7 @@ class Oracle:
     name, version = "oracle", "1"
     folders: Mapping[str, Path] = MappingProxyType({})
 
-    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> Work:
+    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> HarnessRun:
         """Run `solution/solve.sh`. Raises InfrastructureFailure where the task has none, or it fails."""
         if task.solution is None:
             raise InfrastructureFailure("image", f"{task.name} has no solution/solve.sh")
@@ -25,4 +25,4 @@ class Oracle:
             await solve(task, sandbox)
         except TaskError as error:
             raise InfrastructureFailure("image", str(error)) from error
-        return Work("done", endpoint.headers.get("x-session-id"), (), ())
+        return HarnessRun("done", endpoint.headers.get("x-session-id"), (), ())

@@ -13,7 +13,7 @@ import aiohttp
 
 from environments.errors import InfrastructureFailure, OutOfTime, TaskError
 from environments.harness.asker import SESSION, asker_headers
-from environments.harness.harness import Budget, Endpoint, Work
+from environments.harness.harness import Budget, Endpoint, HarnessRun
 from environments.harness.others.gateway import Gateway
 from environments.sandboxes.sandbox import Sandbox
 from environments.tasks.adapters.verifiers_process import VerifiersEnvironment, Wanted
@@ -43,7 +43,7 @@ class VerifiersHarness:
         for environment in self._loaded.values():
             await environment.close()
 
-    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> Work:
+    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> HarnessRun:
         """Let the environment make one rollout.
 
         The budget is the environment's own; of ours, none is known to it. Raises OutOfTime where its time was over,
@@ -62,7 +62,7 @@ class VerifiersHarness:
             await sandbox.write(TOLD, json.dumps(rewards).encode())
         if rolled.late:
             raise OutOfTime(f"{task.name}: the environment's own time was over")
-        return Work(
+        return HarnessRun(
             ending="done",
             session_id=headers[SESSION] if turns else None,
             inference_ids=tuple(turn.inference_id for turn in turns),

@@ -15,7 +15,7 @@ from environments.harness.search.words import words_of
 
 
 @dataclass(frozen=True)
-class Weights:
+class WordCounts:
     """How often the words of each part of a symbol count."""
 
     name: int = 8
@@ -34,9 +34,9 @@ class Found:
 class Index:
     """An index over symbols, which are given once."""
 
-    def __init__(self, symbols: Iterable[Symbol], weights: Weights | None = None) -> None:
+    def __init__(self, symbols: Iterable[Symbol], weights: WordCounts | None = None) -> None:
         self.symbols = list(symbols)
-        words = [_words(symbol, weights or Weights()) for symbol in self.symbols]
+        words = [_words(symbol, weights or WordCounts()) for symbol in self.symbols]
         self._known = {word for each in words for word in each}
         self._index = bm25s.BM25(method="lucene", k1=1.2, b=0.6)
         if self._known:
@@ -52,7 +52,7 @@ class Index:
         return [Found(self.symbols[place], float(scores[place])) for place in best if scores[place] > 0]
 
 
-def _words(symbol: Symbol, weights: Weights) -> list[str]:
+def _words(symbol: Symbol, weights: WordCounts) -> list[str]:
     parts = (
         (words_of(symbol.name), weights.name),
         (words_of(symbol.path), weights.path),

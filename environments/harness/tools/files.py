@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from environments.harness.tools.tool import Bench, Result, Tool, ToolRefused
+from environments.harness.tools.tool import Bench, HarnessTool, Result, ToolRefused
 
 _MOST_LINES: Final = 400
 _NEAREST: Final = 0.6  # likeness from which a line is shown as the one that may have been meant
@@ -130,6 +130,6 @@ async def _write(bench: Bench, asked: Write) -> Result:
     return Result(f"{asked.path}: {len(asked.content.splitlines())} lines were written")
 
 
-READ = Tool("read", Read, _read, reads_only=True)
-EDIT = Tool("edit", EditFile, _edit)
-WRITE = Tool("write", Write, _write)
+READ = HarnessTool("read", Read, _read, reads_only=True)
+EDIT = HarnessTool("edit", EditFile, _edit)
+WRITE = HarnessTool("write", Write, _write)

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from environments.harness.tools.tool import Bench, Result, Tool, ToolRefused
+from environments.harness.tools.tool import Bench, HarnessTool, Result, ToolRefused
 
 _OPEN: Final = "lines"  # what a bench keeps for these tools: the path of the open file
 _TESTS: Final = "tests.py"
@@ -78,9 +78,9 @@ async def _end(_: Bench, __: Ask | Finish) -> Result:
 
 
 LINES = (
-    Tool("read_file", ReadFile, _read, reads_only=True),
-    Tool("edit_file", EditLine, _edit),
-    Tool("run_tests", Run, _run),
-    Tool("ask", Ask, _end, ends=True),
-    Tool("done", Finish, _end, ends=True),
+    HarnessTool("read_file", ReadFile, _read, reads_only=True),
+    HarnessTool("edit_file", EditLine, _edit),
+    HarnessTool("run_tests", Run, _run),
+    HarnessTool("ask", Ask, _end, ends=True),
+    HarnessTool("done", Finish, _end, ends=True),
 )

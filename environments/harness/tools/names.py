@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from environments.harness.tools.tool import Bench, Result, Tool, ToolRefused
+from environments.harness.tools.tool import Bench, HarnessTool, Result, ToolRefused
 from environments.sandboxes.sandbox import CommandResult
 
 _LEFT_OUT: Final = (".git", "__pycache__", "node_modules", ".venv")
@@ -85,5 +85,5 @@ def _text(said: bytes) -> str:
     return said.decode(errors="replace")
 
 
-FIND = Tool("find", Find, _find, reads_only=True)
-GREP = Tool("grep", Grep, _grep, reads_only=True)
+FIND = HarnessTool("find", Find, _find, reads_only=True)
+GREP = HarnessTool("grep", Grep, _grep, reads_only=True)

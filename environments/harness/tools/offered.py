@@ -8,15 +8,15 @@ from environments.harness.tools.lines import LINES
 from environments.harness.tools.names import FIND, GREP
 from environments.harness.tools.programs import DONE, LINT, RUN_TESTS, TERMINAL
 from environments.harness.tools.search import SEARCH
-from environments.harness.tools.tool import Tool
+from environments.harness.tools.tool import HarnessTool
 
 ToolSet = Literal["usual", "lines"]
 
 ALL = (READ, EDIT, WRITE, FIND, GREP, SEARCH, TERMINAL, RUN_TESTS, LINT, DONE)
-_SETS: Final[Mapping[ToolSet, tuple[Tool, ...]]] = {"usual": ALL, "lines": LINES}
+_SETS: Final[Mapping[ToolSet, tuple[HarnessTool, ...]]] = {"usual": ALL, "lines": LINES}
 
 
-def tools_of(names: Sequence[str] | None, tool_set: ToolSet = "usual") -> tuple[Tool, ...]:
+def tools_of(names: Sequence[str] | None, tool_set: ToolSet = "usual") -> tuple[HarnessTool, ...]:
     """Return the tools of those names in a set; None: all. Raises ValueError for a name that is no tool's."""
     by_name = {tool.name: tool for tool in _SETS[tool_set]}
     if names is None:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from environments.harness.tools.tool import MOST_COMMAND_SECONDS, Bench, Result, Tool, ToolRefused
+from environments.harness.tools.tool import MOST_COMMAND_SECONDS, Bench, HarnessTool, Result, ToolRefused
 from environments.sandboxes.sandbox import CommandResult
 
 _SECONDS: Final = 60.0
@@ -77,7 +77,7 @@ def _ending(ran: CommandResult) -> str:
     return f"exit code {ran.exit_code}"
 
 
-TERMINAL = Tool("terminal", Terminal, _terminal)
-RUN_TESTS = Tool("run_tests", RunTests, _tests)
-LINT = Tool("lint", Lint, _lint, reads_only=True)
-DONE = Tool("done", Done, _done, ends=True)
+TERMINAL = HarnessTool("terminal", Terminal, _terminal)
+RUN_TESTS = HarnessTool("run_tests", RunTests, _tests)
+LINT = HarnessTool("lint", Lint, _lint, reads_only=True)
+DONE = HarnessTool("done", Done, _done, ends=True)

@@ -12,7 +12,7 @@ from msgspec import Meta
 from environments.harness.search.index import Found, Index
 from environments.harness.search.symbols import Symbol, symbols_of
 from environments.harness.tools.reading import Room, Unreadable, digests, source
-from environments.harness.tools.tool import Bench, Result, Tool, ToolRefused
+from environments.harness.tools.tool import Bench, HarnessTool, Result, ToolRefused
 
 _FOUND: Final = 10
 _ENDINGS: Final = (
@@ -103,4 +103,4 @@ def _shown(found: Found) -> str:
     return f"{symbol.path}:{symbol.start}-{symbol.end} {symbol.kind}{name}{head}"
 
 
-SEARCH = Tool("search", Search, _search, reads_only=True)
+SEARCH = HarnessTool("search", Search, _search, reads_only=True)

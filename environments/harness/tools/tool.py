@@ -100,7 +100,7 @@ def _reached(path: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Tool:
+class HarnessTool:
     """One tool. Calls that only read run side by side with their neighbours; all others run alone, in their order.
 
     `takes` is the type of its arguments, whose docstring describes the tool to the model; `ends`: a call is the model's

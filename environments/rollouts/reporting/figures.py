@@ -12,7 +12,7 @@ from environments.rollouts.episode import Episode, Verdict
 
 
 @dataclass(frozen=True)
-class Done:
+class WorkFigures:
     """Of `Work` what is counted. Calls and turns are not looked into: there are very many of them.
 
     `policy_versions` are those of each turn."""
@@ -31,7 +31,7 @@ class Attempt:
     episode: Episode
     verdict: Verdict
     reward: float | None
-    work: Done | None
+    work: WorkFigures | None
     started_at: float
     ended_at: float
     part: str | None = None

@@ -10,8 +10,8 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from environments.provenance import Origin, lowest_and_highest, provenance
-from environments.rollouts.journal import Journal
+from core.provenance import Origin, lowest_and_highest, provenance
+from environments.rollouts.journal import RolloutJournal
 from environments.rollouts.reporting.figures import Attempt, TaskFigures, figures_of
 
 _WHYS: Final = 50
@@ -29,7 +29,7 @@ class Page:
     made: Origin
     model: str | None = None
 
-    def write(self, journal: Journal) -> None:
+    def write(self, journal: RolloutJournal) -> None:
         """Write the page of the journal's latest attempts, whole or not at all."""
         attempts, waiting = journal.attempts_as(Attempt, _ATTEMPTS), len(journal.waiting())
         text = page_of(attempts, journal.answers(), waiting, "Rollouts", self.made, self.model)

@@ -16,7 +16,7 @@ from environments.sandboxes.bubblewrap import plan as plans
 from environments.sandboxes.bubblewrap import program, runtime
 from environments.sandboxes.bubblewrap.opened import BubblewrapSandbox
 from environments.sandboxes.bubblewrap.waiting import readable
-from environments.sandboxes.limits.cgroups import Group, Groups
+from environments.sandboxes.limits.cgroups import ControlGroup, Groups
 from environments.sandboxes.sandbox import SandboxSpec
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -81,7 +81,7 @@ class Bubblewrap:
                 raise
         self._made = runtime.build(self._directory)
 
-    def _start(self, spec: SandboxSpec, control: int, group: Group | None, said: int) -> subprocess.Popen[bytes]:
+    def _start(self, spec: SandboxSpec, control: int, group: ControlGroup | None, said: int) -> subprocess.Popen[bytes]:
         assert self._made is not None
         plan = plans.Plan(
             program.find(),

@@ -19,7 +19,7 @@ from environments.errors import InfrastructureFailure
 from environments.sandboxes.bubblewrap.plan import environment as standing_environment
 from environments.sandboxes.bubblewrap.streams import Output
 from environments.sandboxes.bubblewrap.waiting import readable
-from environments.sandboxes.limits.cgroups import Group
+from environments.sandboxes.limits.cgroups import ControlGroup
 from environments.sandboxes.sandbox import CommandResult, SandboxSpec
 
 _FILE_SECONDS = 60.0  # for reading or writing one file, or copying a folder
@@ -36,7 +36,7 @@ class BubblewrapSandbox:
         spec: SandboxSpec,
         process: subprocess.Popen[bytes],
         control: socket.socket,
-        group: Group | None,
+        group: ControlGroup | None,
         forget: Callable[["BubblewrapSandbox"], None],
     ) -> None:
         self.spec = spec

@@ -39,7 +39,7 @@ _HARDENED = [
 
 
 @dataclass(frozen=True)
-class Tree:
+class BoundFolder:
     """A folder of this machine, shown below BASE under a name; `owned`: its owner's files are the sandbox's."""
 
     source: str
@@ -61,7 +61,7 @@ class Plan:
     disk_bytes: int
     processes: int
     most_bytes: int | None  # of each process's memory, where there is no limit on all together
-    trees: list[Tree] = field(default_factory=list)
+    trees: list[BoundFolder] = field(default_factory=list)
     changes: dict[str, list[str]] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
 
@@ -71,7 +71,7 @@ class Plan:
 
 def fill(plan: Plan, spec: SandboxSpec, made: Path, control: int, limits: list[int]) -> None:
     """Add the mounts and the command line of one sandbox; `made` is the runtime's folder."""
-    plan.trees.append(Tree(str(made), "runtime", owned=True))
+    plan.trees.append(BoundFolder(str(made), "runtime", owned=True))
     arguments = [*_ISOLATED, *_HARDENED, "--setenv", "PYTHONHOME", runtime.PLACE]
     if not spec.network:
         arguments.append("--unshare-net")
@@ -94,7 +94,7 @@ def fill(plan: Plan, spec: SandboxSpec, made: Path, control: int, limits: list[i
     if spec.root is not None:
         arguments += ["--perms", "1777", "--dir", "/tmp"]
     for number, (place, source) in enumerate(spec.folders.items()):
-        plan.trees.append(Tree(str(source), f"folder{number}"))
+        plan.trees.append(BoundFolder(str(source), f"folder{number}"))
         arguments += ["--ro-bind", f"{BASE}/folder{number}", place]
     if spec.root is None:
         arguments += ["--remount-ro", "/"]
@@ -111,7 +111,7 @@ def environment(spec: SandboxSpec) -> dict[str, str]:
 def _changed(plan: Plan, name: str, *sources: Path) -> str:
     """Add a folder that the sandbox may change, over those of this machine, oldest first; return where it lies."""
     names = [f"{name}{number}" for number in range(len(sources))]
-    plan.trees += [Tree(str(source), name, owned=True) for source, name in zip(sources, names, strict=True)]
+    plan.trees += [BoundFolder(str(source), name, owned=True) for source, name in zip(sources, names, strict=True)]
     plan.changes[name] = names[::-1]
     return f"{BASE}/{name}" if names else f"{BASE}/changes/{name}/upper"
 

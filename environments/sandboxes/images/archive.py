@@ -66,7 +66,7 @@ class Archive:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class ImageManifest:
     """What an archive's image is made of: `layers` are names of files, `digests` those of their content unpacked."""
 
     digest: str
@@ -75,7 +75,7 @@ class Manifest:
     digests: Sequence[str]
 
 
-def manifest(archive: Archive) -> Manifest:
+def manifest(archive: Archive) -> ImageManifest:
     """Return the archive's image, of this machine's kind where there are several. Raises BadImage."""
     name, layers = _oci(archive) if archive.has("index.json") else _docker(archive)
     content = archive.bytes(name)
@@ -86,7 +86,7 @@ def manifest(archive: Archive) -> Manifest:
     digests = config["rootfs"]["diff_ids"]
     if len(digests) != len(layers):
         raise BadImage(f"{name} names {len(digests)} layers, and there are {len(layers)}")
-    return Manifest(f"sha256:{digest}", config.get("config") or {}, layers, digests)
+    return ImageManifest(f"sha256:{digest}", config.get("config") or {}, layers, digests)
 
 
 @contextmanager

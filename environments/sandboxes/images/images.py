@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 import zstandard
 
 from environments.sandboxes import owners
-from environments.sandboxes.images.archive import Archive, BadImage, Manifest, manifest, unpacked
+from environments.sandboxes.images.archive import Archive, BadImage, ImageManifest, manifest, unpacked
 from environments.sandboxes.images.layers import unpack
 from environments.sandboxes.sandbox import SandboxSpec
 
@@ -70,7 +70,7 @@ class UnpackedImages:
     def _place(self, digest: str) -> Path:
         return self._directory / digest.replace(":", "-")
 
-    def _make(self, source: Archive, wanted: Manifest, place: Path) -> None:
+    def _make(self, source: Archive, wanted: ImageManifest, place: Path) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._directory.chmod(0o700)
         made = owners.folder_in_the_making(self._directory, "image")

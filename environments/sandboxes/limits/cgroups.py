@@ -25,7 +25,7 @@ _NUMBERS = itertools.count(1)  # of this process's groups: one is removed by its
 
 
 @dataclass(frozen=True)
-class Group:
+class ControlGroup:
     """The limits of one sandbox: a folder for each controller, the memory's first."""
 
     folders: tuple[Path, ...]
@@ -72,9 +72,9 @@ class Groups:
         self._unified = isinstance(found, Path)
         sweep(self.roots)
 
-    def make(self, limits: Limits) -> Group:
+    def make(self, limits: Limits) -> ControlGroup:
         name = f"{_PREFIX}-{owners.mark()}-{next(_NUMBERS)}"
-        group = Group(tuple(root / name for root in self.roots))
+        group = ControlGroup(tuple(root / name for root in self.roots))
         try:
             for folder in group.folders:
                 folder.mkdir()

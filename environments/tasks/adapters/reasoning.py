@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from environments.errors import TaskError
 from environments.sandboxes.sandbox import WORKSPACE, SandboxSpec
-from environments.tasks.task import Answer, Task
+from environments.tasks.task import JudgedAnswer, Task
 
 LIBRARY = "reasoning-gym"
 _FILE = f"{WORKSPACE}/answer.txt"
@@ -41,14 +41,14 @@ def reasoning_tasks(dataset: Dataset, agent_timeout_seconds: float = 600.0) -> l
             spec=SandboxSpec(),
             agent_timeout_seconds=agent_timeout_seconds,
             verifier_timeout_seconds=60.0,
-            answer=Answer(LIBRARY, made, index, _FILE),
+            answer=JudgedAnswer(LIBRARY, made, index, _FILE),
             metadata={"library": LIBRARY, "dataset": dataset.name},
         )
         for index, entry in enumerate(_dataset(made))
     ]
 
 
-def question_and_answer(answer: Answer) -> tuple[str, str]:
+def question_and_answer(answer: JudgedAnswer) -> tuple[str, str]:
     """Return what a task's entry asks, without where to write it, and the dataset's own answer."""
     entry = _dataset(answer.made_by)[answer.index]
     return entry["question"], str(entry["answer"])

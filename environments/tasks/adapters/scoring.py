@@ -12,7 +12,7 @@ from pathlib import Path
 from environments.errors import NoVerdict, VerifierOutOfTime
 from environments.sandboxes.sandbox import Limits, Sandboxes, SandboxSpec
 from environments.tasks.rewards import REWARD, reward_of
-from environments.tasks.task import Answer
+from environments.tasks.task import JudgedAnswer
 
 # Of reasoning-gym 0.1.25: those whose scorer evaluates the answer.
 EVALUATING = frozenset(
@@ -57,7 +57,7 @@ print("score", json.dumps(score))
 """
 
 
-async def score(answer: Answer, given: str | None, sandboxes: Sandboxes, timeout_seconds: float) -> float:
+async def score(answer: JudgedAnswer, given: str | None, sandboxes: Sandboxes, timeout_seconds: float) -> float:
     """Return the scorer's reward, between 0 and 1; 0 for what it cannot read. None is the dataset's own answer.
 
     Raises VerifierOutOfTime, and NoVerdict where the scorer does not come to its end: an answer can bring about both,

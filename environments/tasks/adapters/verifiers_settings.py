@@ -13,7 +13,7 @@ from environments.tasks.task import Task
 _FILE = "verifiers.toml"
 
 
-class EnvironmentSettings(BaseModel):
+class VerifiersSettings(BaseModel):
     """`verifiers.toml`: `environment` is what the library reads as `[env]`, `sampling` what it reads by that name.
 
     `paths` are folders where the environment's module is found, beside what the library brings; seen from the file."""
@@ -37,7 +37,7 @@ def wanted_of(folder: Path) -> Wanted:
     Raises TaskError naming file and field."""
     path = folder.resolve() / _FILE
     try:
-        given = EnvironmentSettings.model_validate(tomllib.loads(path.read_text()))
+        given = VerifiersSettings.model_validate(tomllib.loads(path.read_text()))
     except tomllib.TOMLDecodeError as error:
         raise TaskError(f"{path}: {error}") from error
     except ValidationError as error:

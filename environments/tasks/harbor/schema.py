@@ -15,20 +15,20 @@ Wait = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 User = str | int
 
 
-class Settings(BaseModel):
+class TaskTable(BaseModel):
     """A table of `task.toml`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class AuthorSettings(Settings):
+class AuthorSettings(TaskTable):
     """One of `[[task.authors]]`."""
 
     name: str
     email: str | None = None
 
 
-class PackageSettings(Settings):
+class PackageSettings(TaskTable):
     """`[task]`: what the task is called in a registry."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -38,7 +38,7 @@ class PackageSettings(Settings):
     keywords: list[str] = Field(default_factory=list)
 
 
-class PhaseSettings(Settings):
+class PhaseSettings(TaskTable):
     """What the agent's and the verifier's part have in common."""
 
     network_mode: NetworkMode | None = None
@@ -52,7 +52,7 @@ class AgentSettings(PhaseSettings):
     timeout_sec: Seconds | None = None
 
 
-class HealthcheckSettings(Settings):
+class HealthcheckSettings(TaskTable):
     """`[environment.healthcheck]`, whose numbers mean what Docker's do."""
 
     command: str
@@ -63,7 +63,7 @@ class HealthcheckSettings(Settings):
     retries: Annotated[int, Field(ge=1)] = 3
 
 
-class EnvironmentSettings(Settings):
+class EnvironmentSettings(TaskTable):
     """`[environment]` and `[verifier.environment]`."""
 
     network_mode: NetworkMode | None = None
@@ -111,7 +111,7 @@ class EnvironmentSettings(Settings):
         return bool(self.allow_internet)
 
 
-class CollectSettings(Settings):
+class CollectSettings(TaskTable):
     """One of `[[verifier.collect]]`."""
 
     command: str
@@ -135,13 +135,13 @@ class VerifierSettings(PhaseSettings):
         return self.environment_mode == "separate" or self.environment is not None
 
 
-class SolutionSettings(Settings):
+class SolutionSettings(TaskTable):
     """`[solution]`."""
 
     env: dict[str, str] = Field(default_factory=dict)
 
 
-class ArtifactSettings(Settings):
+class ArtifactSettings(TaskTable):
     """One entry of `artifacts` that is a table."""
 
     source: str
@@ -150,7 +150,7 @@ class ArtifactSettings(Settings):
     service: str | None = None
 
 
-class TaskSettings(Settings):
+class TaskSettings(TaskTable):
     """The whole of `task.toml`."""
 
     schema_version: Literal["1.0", "1.1", "1.2", "1.3", "1.4"] = "1.4"

@@ -18,7 +18,7 @@ from pathlib import Path
 from environments.errors import InfrastructureFailure
 from environments.sandboxes.alone import alone
 from environments.sandboxes.bubblewrap import program, seccomp
-from environments.sandboxes.limits.cgroups import Group, Groups
+from environments.sandboxes.limits.cgroups import ControlGroup, Groups
 from environments.sandboxes.sandbox import Limits
 
 _TAIL_BYTES = 2_000
@@ -167,7 +167,7 @@ def _own_mounts() -> list[str]:
 
 
 @asynccontextmanager
-async def _limited() -> AsyncIterator[Group | None]:
+async def _limited() -> AsyncIterator[ControlGroup | None]:
     """Yield a control group for all processes of a step, None where none can be written."""
     try:
         group = Groups().make(_MOST)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from core.settings import Settings
-from environments.rollouts.journal import Journal
-from environments.rollouts.plan import Plan
+from environments.rollouts.journal import RolloutJournal
+from environments.rollouts.plan import RolloutPlan
 from environments.rollouts.reporting.progress import ProgressBar
 from onward.directory.addresses import find_urls
 from onward.directory.layout import Layout
@@ -30,7 +30,7 @@ async def _run(layout: Layout, settings: Settings, base_url: str) -> None:
     ending, to = asyncio.Event(), console()
     bars: list[ProgressBar] = []
 
-    def watch(plan: Plan, journal: Journal) -> ProgressBar:
+    def watch(plan: RolloutPlan, journal: RolloutJournal) -> ProgressBar:
         bars.append(ProgressBar(to, plan.episodes, journal.ended()))
         return bars[0]
 

@@ -1,8 +1,10 @@
 """`onward export --as`: what a past teaches, in the forms that trainers read."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeGuard, get_args
 
@@ -17,15 +19,42 @@ from onward.replays.exports.choice import TurnChoice
 from onward.replays.exports.conversations import Conversations
 from onward.replays.exports.files import RowFile, require_free
 from onward.replays.exports.groups import Dpo, Grpo
-from onward.replays.exports.past import ChosenPast
+from onward.replays.exports.past import ChosenPast, Logged
 from onward.replays.exports.rows import ExportForm, Kto, Lessons, Row, Sft, TokenRows
-from onward.replays.exports.tally import ExportTally
 from onward.replays.history import require_directory
-from onward.replays.provenance import provenance_of
+from onward.replays.provenance import VersionRange, provenance_of
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import Foundation, open_foundation
 from onward.wiring.suites.kept_out import kept_out
 from serving.rendering import load_renderer
+
+
+class ExportTally:
+    """What all chosen turns have in common, and how many there are."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.versions = VersionRange()
+        self._times: tuple[datetime, datetime] | None = None
+        self._tokenizers, self._specs = Counter[str](), Counter[str]()
+
+    def add(self, session: Sequence[Logged]) -> None:
+        self.turns += len(session)
+        self._tokenizers.update(each.turn.tokenizer_digest for each in session)
+        self._specs.update(each.reward.spec for each in session if each.reward is not None)
+        times = [each.turn.received_at for each in session]
+        self._times = min([*times, *(self._times or ())]), max([*times, *(self._times or ())])
+        for each in session:
+            self.versions.add_turn(each.turn)
+
+    def told(self) -> dict[str, Any]:
+        """Return it for a file in JSON."""
+        return {
+            "received_at": None if self._times is None else [time.isoformat() for time in self._times],
+            "tokenizers": dict(self._tokenizers),
+            "reward_specs": dict(self._specs),
+        }
+
 
 FormName = Literal["turns", "kto", "dpo", "sft", "grpo"]
 _GONE: Final = "turn_gone"

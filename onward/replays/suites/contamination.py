@@ -36,7 +36,7 @@ _SHOWN = 5  # places of a case, in a table for people
 
 
 @dataclass(frozen=True)
-class Place:
+class CasePlace:
     """Something that tells a case: a turn by its id, a document by file and line, a task by its folder.
 
     `by`: what of the case it resembles. `learned_by`: the first version that trained on a turn; None: none did."""
@@ -58,7 +58,7 @@ class Contamination:
     any were to be looked at."""
 
     suites: Mapping[str, Suite]
-    places: list[Place] = field(default_factory=list)
+    places: list[CasePlace] = field(default_factory=list)
     looked_at: Counter[str] = field(default_factory=Counter)
     not_looked_at: Counter[str] = field(default_factory=Counter)
     origin: dict[str, Any] | None = None
@@ -122,7 +122,7 @@ def show(found: Contamination, console: Console) -> None:
     console.print(f"looked at: {looked or 'nothing'}", highlight=False)
     for why, count in found.not_looked_at.items():
         console.print(f"not looked at: {count} {why}", highlight=False)
-    by_case: dict[CaseName, list[Place]] = {}
+    by_case: dict[CaseName, list[CasePlace]] = {}
     for place in found.places:
         by_case.setdefault((place.suite, place.case), []).append(place)
     if not by_case:
@@ -137,7 +137,7 @@ def show(found: Contamination, console: Console) -> None:
     console.print(table)
 
 
-def _in_words(place: Place) -> str:
+def _in_words(place: CasePlace) -> str:
     return place.where if place.learned_by is None else f"{place.where}, learned by version {place.learned_by}"
 
 
@@ -147,7 +147,7 @@ def _in_words(place: Place) -> str:
 def _look_at_turns(directory: Path, sources: Sources, cases: ToldCases, found: Contamination) -> list[Path]:
     """Look at the directory's turns, and return the folders of its own tasks."""
     require_directory(directory, sources.overrides)
-    places: list[Place] = []
+    places: list[CasePlace] = []
     with (
         closing(open_foundation(directory, sources.overrides)) as source,
         Progress(console=Console(stderr=True)) as progress,
@@ -180,7 +180,7 @@ def _words_of(message: Mapping[str, Any]) -> str:
     return "\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
 
 
-def _with_versions(places: Sequence[Place], blobs: Blobs) -> Iterator[Place]:
+def _with_versions(places: Sequence[CasePlace], blobs: Blobs) -> Iterator[CasePlace]:
     """Yield the places with the first version that trained on each turn, as the manifests have it."""
     wanted = {place.where for place in places}
     learned: dict[str, Any] = {}
@@ -229,5 +229,5 @@ def _tasks_in(folder: Path, kept: Path) -> Sequence[Task | HarborTask]:
     return questions_in(folder) if stands_for_questions(folder) else read_tasks([folder])
 
 
-def _places(told: Mapping[CaseName, str], kind: str, where: str) -> list[Place]:
-    return [Place(suite, case, by, kind, where) for (suite, case), by in told.items()]
+def _places(told: Mapping[CaseName, str], kind: str, where: str) -> list[CasePlace]:
+    return [CasePlace(suite, case, by, kind, where) for (suite, case), by in told.items()]

@@ -26,7 +26,7 @@ from onward.replays.history import require_directory
 from onward.replays.provenance import VersionRange, provenance_of
 from onward.replays.scratch import scratch
 from onward.wiring.foundation import open_foundation
-from serving.evals.cases import DRAFTS, REJECTED, Draft, Message, Origin, Reuse, read_drafts, read_suite
+from serving.evals.cases import DRAFTS, REJECTED, CaseMessage, Draft, Origin, Reuse, read_drafts, read_suite
 from serving.evals.drafts.written import put_draft
 from serving.rendering import load_renderer
 
@@ -38,7 +38,7 @@ their order."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DraftFilter:
     """Which sessions are drafted: with a last answer of at least that reward, at most so many of them."""
 
     least: float = 0.5
@@ -71,7 +71,7 @@ class Mined:
         return counts | {"kept_out": self.is_kept_out}
 
 
-def mine(directory: Path, suite: Path, wanted: Wanted, overrides: Mapping[str, str]) -> Mined:
+def mine(directory: Path, suite: Path, wanted: DraftFilter, overrides: Mapping[str, str]) -> Mined:
     """Draft cases of the directory's sessions into a suite, which may be new. Raises ConfigError.
 
     The same sessions give the same drafts: what is a draft, was rejected or is a case is not drafted again."""
@@ -145,7 +145,7 @@ def _case_of(
     said = outcomes.get(turn.inference_id, ())
     return Draft(
         name=f"mined-{blake3(turn.inference_id.encode()).hexdigest()[:12]}",
-        messages=tuple(Message(role=message["role"], content=message["content"]) for message in prompt),
+        messages=tuple(CaseMessage(role=message["role"], content=message["content"]) for message in prompt),
         solution=solution,
         source=Origin(
             session=turn.session_id,

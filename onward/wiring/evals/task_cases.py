@@ -15,7 +15,7 @@ from environments.cases.prepared import check_task, prepared, require_sandboxes
 from environments.cases.rules import Rules
 from environments.cases.trial import NoTrial, Trial, Tried, try_once
 from environments.errors import EnvironmentFault, InfrastructureFailure
-from environments.harness.agent import FOR_LINES, Settings
+from environments.harness.agent import FOR_LINES, HarnessSettings
 from environments.harness.harness import Budget, Endpoint
 from environments.harness.model import Answer, Call, ContextFull, Converse, Message
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
@@ -158,7 +158,7 @@ class _Spoken:
 
 def _trial(case: TaskCase, task: Task, context_tokens: int | None) -> Trial:
     settings = replace(
-        FOR_LINES if case.tool_set == "lines" else Settings(), temperature=case.temperature, seed=case.seed
+        FOR_LINES if case.tool_set == "lines" else HarnessSettings(), temperature=case.temperature, seed=case.seed
     )
     if case.max_tokens is not None:
         settings = replace(settings, answer_tokens=case.max_tokens)

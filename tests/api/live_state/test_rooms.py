@@ -2,9 +2,8 @@
 
 import asyncio
 
-from api.live_state.memory import MemoryLiveState
+from api.live_state.memory import MemoryLiveState, Rooms
 from api.live_state.recent import bytes_of
-from api.live_state.rooms import Rooms
 from core.ids import InferenceId, Namespace, SessionId
 from core.ports import TokenChain
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from core.clock import SystemClock
-from serving.evals.cases import Draft, Message, Origin, Reuse, Review
+from serving.evals.cases import CaseMessage, Draft, Origin, Reuse, Review
 from serving.evals.drafts.board import Board
 from serving.evals.drafts.written import put_draft
 
@@ -33,7 +33,7 @@ def draft(
 ) -> Draft:
     return Draft(
         name=name,
-        messages=(Message(role="system", content="Be brief."), Message(role="user", content=asked)),
+        messages=(CaseMessage(role="system", content="Be brief."), CaseMessage(role="user", content=asked)),
         solution=solution,
         source=SOURCE.model_copy(update=source),
         reuse=Reuse(namespace=namespace, key="k"),

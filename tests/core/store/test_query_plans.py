@@ -26,7 +26,7 @@ from core.events import GateVerdict, Release
 from core.ids import UserHash, base_ref
 from core.operations.audit import Deed
 from core.operations.consents import UNSAID, ConsentSubject, KeptConsent
-from core.operations.ledger import Facts, Heard, SessionKey, SessionRow, Turn
+from core.operations.ledger import Facts, Heard, LedgerEntry, SessionKey, SessionRow
 from core.operations.quotas import Account, Use
 from core.store import SqlStore, open_sqlite
 from core.store.turns import Maker
@@ -68,7 +68,7 @@ def release() -> Release:
     return Release(version=base_ref(7), cluster="local", state="live", why="", by="gate", at=START)
 
 
-def ledger_turn(number: int) -> Turn:
+def ledger_turn(number: int) -> LedgerEntry:
     return open_turn(turn(number), 0, Facts())
 
 

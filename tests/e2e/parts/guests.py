@@ -6,16 +6,16 @@ import time
 from typing import Any
 
 from simulator import __main__ as program
-from simulator.drive import Traffic
+from simulator.drive import RunOptions
 
 
-def stay(*args: Any) -> Traffic:
+def stay(*args: Any) -> RunOptions:
     """Return the traffic of these options, which ends with the signal."""
-    traffic, began = Traffic(*args), time.monotonic()
+    traffic, began = RunOptions(*args), time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: object.__setattr__(traffic, "seconds", time.monotonic() - began))
     return traffic
 
 
 if __name__ == "__main__":
-    program.Traffic = stay  # type: ignore[assignment, misc]
+    program.RunOptions = stay  # type: ignore[assignment, misc]
     sys.exit(program.main())

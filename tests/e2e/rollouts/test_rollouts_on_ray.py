@@ -14,7 +14,7 @@ from rollouts_world import Told, Watched, plan_of, told_service
 from task_folders import write_task
 
 from environments.rollouts.episode import EpisodeResult
-from environments.rollouts.journal import Journal
+from environments.rollouts.journal import RolloutJournal
 from environments.rollouts.run import executing, run_rollouts
 from environments.rollouts.workshop import Source, Workshop, task_sets
 
@@ -52,7 +52,7 @@ def test_a_node_that_is_killed_loses_no_episode(cluster: Any, tmp_path: Path) ->
 
         async with told_service() as (told, url):
             plan = plan_of(tasks, url=url, tries=EPISODES, parallel=4)
-            journal = Journal(tmp_path / "journal.db")
+            journal = RolloutJournal(tmp_path / "journal.db")
             async with executing(plan, workshop, cluster.address) as place:
                 busy = place.execute.__self__._busy  # type: ignore[attr-defined]  # attempts of each node
                 watched = Watched(on_end=kill_one)

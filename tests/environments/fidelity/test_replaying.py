@@ -19,7 +19,7 @@ from environments.fidelity.places import Chosen, Places, replay_all
 from environments.fidelity.recorded import Recordings
 from environments.fidelity.replaying import Compared
 from environments.fidelity.report import as_json, by_tool, differing
-from environments.harness.agent import Agent, Settings
+from environments.harness.agent import Agent, HarnessSettings
 from environments.harness.harness import Budget, Endpoint
 from environments.sandboxes.sandbox import Sandbox
 
@@ -55,7 +55,7 @@ def live(service: Service, repository: Path, **headers: str) -> str:
     service.policy.scripts.extend(SCRIPTS)
     sent = {"x-onward-environment": "production"} | {name.replace("_", "-"): value for name, value in headers.items()}
     endpoint, task = Endpoint(f"{service.url}/v1", model=MODEL, headers=sent), task_of(repository)
-    agent = Agent(Settings(answer_tokens=200, patience_seconds=5))
+    agent = Agent(HarnessSettings(answer_tokens=200, patience_seconds=5))
 
     async def use(sandbox: Sandbox) -> str:
         work = await agent.work(task, sandbox, endpoint, Budget(context_tokens=60_000))

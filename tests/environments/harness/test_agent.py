@@ -14,8 +14,8 @@ from worked import calling, in_sandbox, saying, task_of, work
 
 from core.errors import EngineUnavailable
 from environments.errors import InfrastructureFailure
-from environments.harness.agent import Agent, Settings
-from environments.harness.harness import Budget, Endpoint, Work
+from environments.harness.agent import Agent, HarnessSettings
+from environments.harness.harness import Budget, Endpoint, HarnessRun
 from environments.sandboxes.sandbox import Sandbox
 
 REPAIR = ("edit", {"path": "calc/sums.py", "edits": [{"old": "one - other", "new": "one + other"}]})
@@ -62,12 +62,12 @@ def test_the_times_of_calls_reach_the_log(service: Service, repository: Path) ->
 def test_what_the_endpoint_says_of_the_asker_goes_first(service: Service, repository: Path) -> None:
     service.policy.scripts.append(saying("Done."))
 
-    async def use(sandbox: Sandbox) -> Work:
+    async def use(sandbox: Sandbox) -> HarnessRun:
         told = {"X-Session-Id": "attempt-7", "x-onward-workload": "nightly"}
         endpoint = Endpoint(f"{service.url}/v1", model="scripted", headers=told)
         return await Agent().work(task_of(repository), sandbox, endpoint, Budget(context_tokens=CONTEXT))
 
-    done: Work = in_sandbox(task_of(repository).spec, use)
+    done: HarnessRun = in_sandbox(task_of(repository).spec, use)
     turn = service.turn(done.inference_ids[0])
     assert turn.session_id == done.session_id == "attempt-7"
     assert turn.workload == "nightly"
@@ -134,7 +134,7 @@ def test_a_limit_of_requests_is_waited_for(repository: Path) -> None:
         service.policy.context_length = CONTEXT
         service.policy.scripts.extend([calling(("read", {"path": "calc/sums.py"})), saying("Done.")])
 
-        async def use(sandbox: Sandbox) -> tuple[Work, float]:
+        async def use(sandbox: Sandbox) -> tuple[HarnessRun, float]:
             endpoint = Endpoint(f"{service.url}/v1", api_key="slow-key", model="scripted")
             begun = time.monotonic()
             done = await Agent().work(task_of(repository), sandbox, endpoint, Budget(context_tokens=CONTEXT))
@@ -148,7 +148,7 @@ def test_a_limit_of_requests_is_waited_for(repository: Path) -> None:
 def test_a_service_that_stays_away_is_a_failure_of_the_infrastructure(repository: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    agent = Agent(Settings(patience_seconds=0.3))
+    agent = Agent(HarnessSettings(patience_seconds=0.3))
 
     async def use(sandbox: Sandbox) -> None:
         with pytest.raises(InfrastructureFailure) as failure:
@@ -162,7 +162,7 @@ def test_a_service_that_takes_the_request_and_says_nothing_is_one_that_stays_awa
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("environments.harness.model._SILENT_SECONDS", 0.1)
-    agent = Agent(Settings(patience_seconds=0.2))
+    agent = Agent(HarnessSettings(patience_seconds=0.2))
 
     async def use(sandbox: Sandbox) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -198,7 +198,7 @@ def test_a_sandbox_that_dies_is_a_failure_of_the_infrastructure(service: Service
 
 
 def test_one_call_an_answer_is_demanded_of_the_service_by_its_grammar(repository: Path, service: Service) -> None:
-    agent = Agent(Settings(must_call=True))
+    agent = Agent(HarnessSettings(must_call=True))
     assert agent.version != Agent().version
     assert all(tool["function"]["strict"] for tool in agent.offered)
 
@@ -211,11 +211,13 @@ def test_one_call_an_answer_is_demanded_of_the_service_by_its_grammar(repository
 
 
 def test_another_prompt_or_tool_is_another_version() -> None:
-    versions = {Agent(Settings(tools=tools)).version for tools in (None, ("read", "done"), ("read", "edit", "done"))}
+    versions = {
+        Agent(HarnessSettings(tools=tools)).version for tools in (None, ("read", "done"), ("read", "edit", "done"))
+    }
     assert len(versions) == 3
     assert Agent().version == Agent().version
     with pytest.raises(ValueError, match="'fly'"):
-        Agent(Settings(tools=("fly",)))
+        Agent(HarnessSettings(tools=("fly",)))
 
 
 def test_tools_are_offered_in_a_form_that_any_service_takes() -> None:

@@ -13,7 +13,7 @@ from worked import calling, work
 from environments.harness.execution import Group, execute
 from environments.harness.harness import Budget
 from environments.harness.model import Call
-from environments.harness.tools.tool import Bench, Commands, Result, Tool
+from environments.harness.tools.tool import Bench, Commands, HarnessTool, Result
 from environments.sandboxes.sandbox import Sandbox
 
 
@@ -25,14 +25,14 @@ def _executed(names: list[str]) -> tuple[Group, list[str]]:
     """Execute calls of tools that wait for 50 ms, and return the order in which they began and ended."""
     happened: list[str] = []
 
-    def tool(name: str, reads_only: bool) -> Tool:
+    def tool(name: str, reads_only: bool) -> HarnessTool:
         async def run(bench: Bench, asked: Nothing) -> Result:
             happened.append(f"{name} begins")
             await asyncio.sleep(0.05)
             happened.append(f"{name} ends")
             return Result(name)
 
-        return Tool(name, Nothing, run, reads_only=reads_only)
+        return HarnessTool(name, Nothing, run, reads_only=reads_only)
 
     tools = {name: tool(name, name.startswith("look")) for name in set(names)}
     calls = [Call(f"call_{place}", name, "{}") for place, name in enumerate(names)]
@@ -93,7 +93,7 @@ def test_what_is_no_text_is_shown_and_breaks_nothing() -> None:
     async def run(bench: Bench, asked: Nothing) -> Result:
         return Result(b"caf\xe9.py:1".decode(errors="surrogateescape"))
 
-    tools = {"look": Tool("look", Nothing, run, reads_only=True)}
+    tools = {"look": HarnessTool("look", Nothing, run, reads_only=True)}
     sandbox: Sandbox = None  # type: ignore[assignment]
     group = asyncio.run(execute([Call("call_0", "look", "{}")], tools, Bench(sandbox, "/workspace")))
     assert group.calls[0].text == "caf?.py:1"

@@ -8,7 +8,7 @@ import pytest
 from api_harness import Service
 from worked import calling, in_sandbox, task_of, work
 
-from environments.harness.agent import Agent, Settings
+from environments.harness.agent import Agent, HarnessSettings
 from environments.harness.execution import Executed, execute
 from environments.harness.model import Call
 from environments.harness.tools.offered import tools_of
@@ -47,14 +47,14 @@ def texts(repository: Path, *calls: tuple[str, dict[str, Any]]) -> list[str]:
 def test_the_model_is_offered_what_it_was_trained_on_and_no_words_on_how_to_work(
     service: Service, repository: Path
 ) -> None:
-    agent = Agent(Settings(200, tool_set="lines", at_limit="stop"))
+    agent = Agent(HarnessSettings(200, tool_set="lines", at_limit="stop"))
     assert [tool["function"]["name"] for tool in agent.offered] == [tool["function"]["name"] for tool in TRAINED]
     scripts = [calling(("edit_file", RIGHT)), calling(("done", {}))]
     done, _ = work(service, repository, scripts, harness=agent)
     assert (done.ending, [call.succeeded for call in done.calls]) == ("done", [True, True])
     first = service.turn(done.inference_ids[0])
     assert [(message["role"], message["content"]) for message in first.messages] == [("user", "Repair add.")]
-    assert agent.version != Agent(Settings(200, at_limit="stop")).version
+    assert agent.version != Agent(HarnessSettings(200, at_limit="stop")).version
 
 
 def test_a_file_is_read_changed_and_tested(repository: Path) -> None:

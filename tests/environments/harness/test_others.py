@@ -16,7 +16,7 @@ from worked import calling, endpoint_of, in_sandbox, saying, task_of
 
 from core.errors import EngineUnavailable
 from environments.errors import InfrastructureFailure
-from environments.harness.harness import Budget, Endpoint, Work, fit_out
+from environments.harness.harness import Budget, Endpoint, HarnessRun, fit_out
 from environments.harness.others.guest import Guest, Program
 from environments.harness.others.known import mini_swe_agent, opencode
 from environments.sandboxes.sandbox import Sandbox
@@ -59,14 +59,16 @@ def guest() -> Iterator[Guest]:
     guest.close()
 
 
-def _worked(service: Service, repository: Path, guest: Guest, instruction: str, budget: Budget) -> tuple[Work, bytes]:
+def _worked(
+    service: Service, repository: Path, guest: Guest, instruction: str, budget: Budget
+) -> tuple[HarnessRun, bytes]:
     task = fit_out(task_of(repository, instruction), guest)
 
-    async def use(sandbox: Sandbox) -> tuple[Work, bytes]:
+    async def use(sandbox: Sandbox) -> tuple[HarnessRun, bytes]:
         done = await guest.work(task, sandbox, endpoint_of(service), budget)
         return done, await sandbox.read("/workspace/notes.txt")
 
-    found: tuple[Work, bytes] = in_sandbox(task.spec, use)
+    found: tuple[HarnessRun, bytes] = in_sandbox(task.spec, use)
     return found
 
 
@@ -95,10 +97,10 @@ def test_a_key_for_the_service_stays_outside(repository: Path, guest: Guest) -> 
             [saying("env; cat /proc/*/environ | tr '\\0' ' '; ls /run/onward"), saying("Done.")]
         )
 
-        async def use(sandbox: Sandbox) -> Work:
+        async def use(sandbox: Sandbox) -> HarnessRun:
             return await guest.work(task, sandbox, replace(endpoint_of(service), api_key="secret-key"), Budget())
 
-        done: Work = in_sandbox(task.spec, use)
+        done: HarnessRun = in_sandbox(task.spec, use)
         shown = service.policy.requests[-1].prompt_token_ids
     text = bytes(token for token in shown if token < 256)
     assert len(done.inference_ids) == 2
@@ -216,7 +218,7 @@ def test_a_service_that_falls_silent_is_no_work_either(
     with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
         endpoint = Endpoint(f"http://127.0.0.1:{silent.getsockname()[1]}/v1", "any")
 
-        async def use(sandbox: Sandbox) -> Work:
+        async def use(sandbox: Sandbox) -> HarnessRun:
             # Its time is also that in which a busy machine starts it: it is to have asked before it is over.
             return await guest.work(task, sandbox, endpoint, Budget(critical_path_seconds=5))
 

@@ -13,7 +13,7 @@ from core.ids import Namespace
 from core.reward_spec import RewardSpec
 from core.settings import ScoringSettings
 from environments.harness import prompts
-from environments.harness.harness import Budget, Work
+from environments.harness.harness import Budget, HarnessRun
 from scoring.stage import Scorer
 
 SUMMARY = "The value in notes.txt is in line 7; what is left is to write it down."
@@ -22,7 +22,7 @@ LOOK = calling(("read", {"path": "notes.txt", "end": 150}))
 BUDGET = Budget(context_tokens=11_000)
 
 
-def _worked(service: Service, repository: Path, **settings: object) -> tuple[Work, list[Completion]]:
+def _worked(service: Service, repository: Path, **settings: object) -> tuple[HarnessRun, list[Completion]]:
     service.policy.context_length = BUDGET.context_tokens
     scripts = [LOOK, LOOK, LOOK, saying(SUMMARY), LOOK, calling(("done", {}))]
     done, _ = work(service, repository, scripts, budget=BUDGET, answer_tokens=400, summary_tokens=200, **settings)

@@ -10,8 +10,8 @@ from byte_renderer import END, call_ids, ids
 from sandboxed import require_bubblewrap, shared_directory
 from scripted_policy import Script
 
-from environments.harness.agent import Agent, Settings
-from environments.harness.harness import Budget, Endpoint, Harness, Work
+from environments.harness.agent import Agent, HarnessSettings
+from environments.harness.harness import Budget, Endpoint, Harness, HarnessRun
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
 from environments.sandboxes.sandbox import Sandbox, SandboxSpec
 from environments.tasks.task import Task
@@ -63,15 +63,15 @@ def work(
     after: Callable[[Sandbox], Awaitable[Any]] | None = None,
     instruction: str = "Repair add.",
     **settings: Any,
-) -> tuple[Work, Any]:
+) -> tuple[HarnessRun, Any]:
     """Have the scripts worked off, and return the work and what `after` made of the sandbox."""
     service.policy.scripts.extend(scripts)
-    agent = harness or Agent(Settings(**{"answer_tokens": 200, "patience_seconds": 5, **settings}))
+    agent = harness or Agent(HarnessSettings(**{"answer_tokens": 200, "patience_seconds": 5, **settings}))
     task = task_of(repository, instruction)
 
-    async def use(sandbox: Sandbox) -> tuple[Work, Any]:
+    async def use(sandbox: Sandbox) -> tuple[HarnessRun, Any]:
         done = await agent.work(task, sandbox, endpoint_of(service), budget or Budget(context_tokens=60_000))
         return done, await after(sandbox) if after is not None else None
 
-    found: tuple[Work, Any] = in_sandbox(task.spec, use)
+    found: tuple[HarnessRun, Any] = in_sandbox(task.spec, use)
     return found

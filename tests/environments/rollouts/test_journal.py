@@ -7,15 +7,15 @@ import pytest
 from rollouts_world import HARNESS, task
 
 from environments.errors import EnvironmentFault
-from environments.harness.harness import CallRecord, Work
+from environments.harness.harness import CallRecord, HarnessRun
 from environments.rollouts.episode import Episode, EpisodeResult, Verdict
-from environments.rollouts.journal import Journal, JournalInUse
+from environments.rollouts.journal import JournalInUse, RolloutJournal
 from environments.rollouts.plan import episode_of
 from environments.rollouts.reporting.figures import Attempt, figures_of
 from environments.rollouts.reports import FAILED, OUT_OF_TIME, REWARD
 
 
-def episode(journal: Journal, number: int = 0) -> Episode:
+def episode(journal: RolloutJournal, number: int = 0) -> Episode:
     return episode_of(journal.id, HARNESS, "own", task("t"), number)
 
 
@@ -26,11 +26,11 @@ def result(
 
 
 def test_what_was_under_way_is_tried_again_and_its_session_is_void(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j.db")
+    journal = RolloutJournal(tmp_path / "j.db")
     first = episode(journal)
     journal.begin(first)
     journal.close()
-    journal = Journal(tmp_path / "j.db")
+    journal = RolloutJournal(tmp_path / "j.db")
     (waiting,) = journal.waiting()
     assert (waiting.episode.episode_id, waiting.episode.attempt, waiting.failures) == (first.episode_id, 2, 0)
     (report,) = journal.untold()
@@ -40,7 +40,7 @@ def test_what_was_under_way_is_tried_again_and_its_session_is_void(tmp_path: Pat
 
 
 def test_an_end_and_its_report_are_there_together(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j.db")
+    journal = RolloutJournal(tmp_path / "j.db")
     first, second = episode(journal, 0), episode(journal, 1)
     for each in (first, second):
         journal.begin(each)
@@ -51,7 +51,7 @@ def test_an_end_and_its_report_are_there_together(tmp_path: Path) -> None:
     assert told[OUT_OF_TIME].session_id == second.session_id
     journal.told(told[REWARD].feedback_id, "recorded")
     journal.close()
-    journal = Journal(tmp_path / "j.db")
+    journal = RolloutJournal(tmp_path / "j.db")
     assert [report.metric_name for report in journal.untold()] == [OUT_OF_TIME]
     assert (journal.waiting(), journal.ended()) == ([], 2)
     assert [each.episode for each in journal.attempts(10)] == [second, first]
@@ -59,7 +59,7 @@ def test_an_end_and_its_report_are_there_together(tmp_path: Path) -> None:
 
 
 def test_an_episode_has_no_second_reward(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j.db")
+    journal = RolloutJournal(tmp_path / "j.db")
     first = episode(journal)
     journal.begin(first)
     journal.end(result(first), again=False)
@@ -72,9 +72,9 @@ def test_an_episode_has_no_second_reward(tmp_path: Path) -> None:
 
 
 def test_the_page_counts_calls_and_turns_without_a_look_into_them(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j.db")
+    journal = RolloutJournal(tmp_path / "j.db")
     call = CallRecord("turn-1", "call-1", "read", 0, 1.0, 2.0, True, "digest", 10)
-    work = Work("done", "s", ("turn-1", "turn-2"), (1, "canary@2"), (call,) * 3, output_tokens=7)
+    work = HarnessRun("done", "s", ("turn-1", "turn-2"), (1, "canary@2"), (call,) * 3, output_tokens=7)
     for number, done in enumerate((work, None)):
         journal.begin(episode(journal, number))
         journal.end(EpisodeResult(episode(journal, number), "judged", 1.0, done, 1.0, 3.0), again=False)
@@ -85,7 +85,7 @@ def test_the_page_counts_calls_and_turns_without_a_look_into_them(tmp_path: Path
 
 
 def test_what_is_done_with_is_forgotten_but_for_its_number(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j.db")
+    journal = RolloutJournal(tmp_path / "j.db")
     episodes = [episode(journal, number) for number in range(6)]
     for each in episodes:
         journal.begin(each)
@@ -109,29 +109,29 @@ def test_what_is_done_with_is_forgotten_but_for_its_number(tmp_path: Path) -> No
         journal.told(feedback_id, "recorded")
     assert journal.forget(kept=0) == 3
     journal.close()
-    journal = Journal(tmp_path / "j.db")
+    journal = RolloutJournal(tmp_path / "j.db")
     assert (journal.begun(), journal.ended()) == before[:2]
     assert [each.episode.episode_id for each in journal.waiting()] == [episodes[5].episode_id]
     journal.close()
 
 
 def test_one_program_at_a_time(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j.db")
+    journal = RolloutJournal(tmp_path / "j.db")
     with pytest.raises(JournalInUse, match="another program"):
-        Journal(tmp_path / "j.db")
+        RolloutJournal(tmp_path / "j.db")
     journal.close()
-    Journal(tmp_path / "j.db").close()
+    RolloutJournal(tmp_path / "j.db").close()
 
 
 def test_another_builds_journal_is_refused(tmp_path: Path) -> None:
-    Journal(tmp_path / "j.db").close()
+    RolloutJournal(tmp_path / "j.db").close()
     with sqlite3.connect(tmp_path / "j.db") as database:
         database.execute("UPDATE journal SET version = 99")
     database.close()
     with pytest.raises(EnvironmentFault, match="another build"):
-        Journal(tmp_path / "j.db")
+        RolloutJournal(tmp_path / "j.db")
     with pytest.raises(EnvironmentFault, match="another build"):  # it holds nothing that it refused
-        Journal(tmp_path / "j.db")
+        RolloutJournal(tmp_path / "j.db")
 
 
 def test_what_is_no_journal_is_not_taken_for_one_in_use(tmp_path: Path) -> None:
@@ -139,5 +139,5 @@ def test_what_is_no_journal_is_not_taken_for_one_in_use(tmp_path: Path) -> None:
     (tmp_path / "folder.db").mkdir()
     for name in ("text.db", "folder.db"):
         with pytest.raises(EnvironmentFault, match=f"{name}: it cannot be opened") as fault:
-            Journal(tmp_path / name)
+            RolloutJournal(tmp_path / name)
         assert not isinstance(fault.value, JournalInUse)

@@ -23,7 +23,7 @@ from environments.harness.harness import Endpoint
 from environments.harness.others.verifiers import VerifiersHarness
 from environments.rollouts.attempt import try_episode
 from environments.rollouts.episode import EpisodeResult
-from environments.rollouts.journal import Journal
+from environments.rollouts.journal import RolloutJournal
 from environments.rollouts.plan import TaskSet, episode_of
 from environments.rollouts.run import executing, run_rollouts
 from environments.rollouts.workshop import Source, Workshop, harness_name, task_sets
@@ -181,7 +181,7 @@ async def _rolled(given: Workshop, model: ScriptedModel, told: Told, folder: Pat
     endpoint = Endpoint(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", "key-of-ours")
     sets: tuple[TaskSet, ...] = await task_sets(given)
     plan = replace(plan_of(*sets, endpoint=endpoint, parallel=1), harness=await harness_name(given))
-    journal = Journal(folder / "journal.db")
+    journal = RolloutJournal(folder / "journal.db")
     try:
         async with executing(plan, given) as place:
             watched = Watched(on_end=lambda _: end_environment())

@@ -16,11 +16,11 @@ from rollouts_world import QUICK, Watched, plan_of, told_service
 from task_folders import images, prepared, write_task
 
 from environments.harness import model
-from environments.harness.agent import Agent, Settings
-from environments.harness.harness import Budget, Endpoint, Work
+from environments.harness.agent import Agent, HarnessSettings
+from environments.harness.harness import Budget, Endpoint, HarnessRun
 from environments.rollouts.attempt import Means, try_episode
 from environments.rollouts.episode import Episode, EpisodeResult
-from environments.rollouts.journal import Journal
+from environments.rollouts.journal import RolloutJournal
 from environments.rollouts.plan import TaskSet
 from environments.rollouts.reporting.page import Page
 from environments.rollouts.reports import FAILED, OUT_OF_TIME, REWARD
@@ -96,7 +96,7 @@ class Right:
     name, version = "scripted", "1"
     folders: Mapping[str, Path] = MappingProxyType({})
 
-    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> Work:
+    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> HarnessRun:
         done = await sandbox.run(("/bin/sh", "-c", "echo 1 >answer"), timeout_seconds=120)
         assert done.exit_code == 0, done
         match planted.get().kind:
@@ -109,8 +109,8 @@ class Right:
             case "disk full at work":
                 write_a_log()
             case "a service that says nothing":
-                return await Agent(Settings(patience_seconds=0.1)).work(task, sandbox, endpoint, budget)
-        return Work("done", endpoint.headers["x-session-id"], (), ())
+                return await Agent(HarnessSettings(patience_seconds=0.1)).work(task, sandbox, endpoint, budget)
+        return HarnessRun("done", endpoint.headers["x-session-id"], (), ())
 
 
 def write_a_log() -> None:
@@ -144,7 +144,7 @@ def test_two_hundred_failures_are_named_and_none_is_a_reward_of_zero(
     monkeypatch.setattr(opened, "tempfile", SimpleNamespace(TemporaryFile=temporary_file))
     monkeypatch.setattr(model, "_SILENT_SECONDS", 0.2)
     folder = write_task(tmp_path / "task", "[environment]\nmemory_mb = 128\nstorage_mb = 16\n", tests=TESTS)
-    journal = Journal(tmp_path / "journal.db")
+    journal = RolloutJournal(tmp_path / "journal.db")
 
     async def test() -> list[dict[str, Any]]:
         own = await prepared(folder, images)

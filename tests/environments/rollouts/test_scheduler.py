@@ -15,10 +15,10 @@ from rollouts_world import HARNESS, QUICK, Scripted, Told, Watched, means, plan_
 from sandboxed import require_bubblewrap
 
 from environments.errors import InfrastructureFailure
-from environments.harness.harness import Budget, Endpoint, Work
+from environments.harness.harness import Budget, Endpoint, HarnessRun
 from environments.rollouts.episode import Episode, EpisodeResult
-from environments.rollouts.journal import Journal
-from environments.rollouts.plan import Patience, Plan, TaskSet, episode_of
+from environments.rollouts.journal import RolloutJournal
+from environments.rollouts.plan import Patience, RolloutPlan, TaskSet, episode_of
 from environments.rollouts.reporter import Reporter
 from environments.rollouts.reporting.figures import Attempt
 from environments.rollouts.reporting.page import Page, page_of
@@ -40,7 +40,7 @@ def _bubblewrap() -> None:
 class Done:
     told: Told
     watched: Watched
-    journal: Journal
+    journal: RolloutJournal
 
     def results(self) -> list[EpisodeResult]:
         return list(self.journal.attempts(10_000))
@@ -49,14 +49,14 @@ class Done:
 @asynccontextmanager
 async def ran(
     folder: Path,
-    plan: Callable[[str], Plan],
+    plan: Callable[[str], RolloutPlan],
     *,
     before: Callable[[Told], None] = lambda _: None,
     on_end: Callable[[Told, EpisodeResult], None] = lambda *_: None,
     **given: Any,
 ) -> AsyncIterator[Done]:
     """Run a plan against a service of its own."""
-    journal = Journal(folder / "journal.db")
+    journal = RolloutJournal(folder / "journal.db")
     async with told_service() as (told, url), means(folder.parent / "sandboxes", **given) as ready:
         before(told)
         watched, made = Watched(on_end=lambda result: on_end(told, result)), plan(url)
@@ -79,7 +79,7 @@ def _end_at_once(ending: asyncio.Event, _: EpisodeResult) -> None:
     ending.set()
 
 
-def one(**fields: Any) -> Callable[[str], Plan]:
+def one(**fields: Any) -> Callable[[str], RolloutPlan]:
     of_task = {name: fields.pop(name) for name in ("instruction", "agent_timeout_seconds") if name in fields}
     return lambda url: plan_of(TaskSet("own", (task("t", **of_task),)), url=url, **fields)
 
@@ -103,7 +103,7 @@ def test_the_tasks_clock_is_no_judgement_unless_one_says_so(
     tmp_path: Path, policy: str, rewards: list[float], voids: int
 ) -> None:
     class Late(Scripted):
-        async def work(self, *given: Any) -> Work:
+        async def work(self, *given: Any) -> HarnessRun:
             with suppress(asyncio.CancelledError):  # what is done by then is there, however slow the machine is
                 await asyncio.sleep(60)
             await super().work(*given)
@@ -125,11 +125,11 @@ def test_every_request_says_what_it_is_for(tmp_path: Path) -> None:
         said: dict[str, dict[str, str]] = {}
 
         class Listens(Scripted):
-            async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> Work:
+            async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> HarnessRun:
                 said[task.name] = endpoint.headers
                 return await super().work(task, sandbox, endpoint, budget)
 
-        def plan(url: str) -> Plan:
+        def plan(url: str) -> RolloutPlan:
             endpoint = Endpoint(url, headers={"x-onward-priority": "low", "x-onward-workload": "agent"})
             own = TaskSet("own", (task("mine"),), workload="crafts")
             return plan_of(own, TaskSet("others", (task("theirs"),)), endpoint=endpoint)
@@ -257,7 +257,7 @@ def test_what_always_fails_at_once_is_not_begun_without_end(tmp_path: Path) -> N
             began += 1
             return EpisodeResult(episode, "infrastructure", None, None, 1.0, 1.0, "sandbox", "no bubblewrap")
 
-        journal, ending = Journal(tmp_path / "journal.db"), asyncio.Event()
+        journal, ending = RolloutJournal(tmp_path / "journal.db"), asyncio.Event()
         async with told_service() as (_, url):
             plan = plan_of(TaskSet("own", (task("t"),)), url=url, tries=None, parallel=2, patience=Patience())
 
@@ -317,7 +317,7 @@ def test_one_that_is_told_to_end_goes_on_where_it_was(tmp_path: Path) -> None:
         may_work = asyncio.Semaphore(0)  # one before each end, so that others are under way then on any machine
 
         class Waits(Scripted):
-            async def work(self, *given: Any) -> Work:
+            async def work(self, *given: Any) -> HarnessRun:
                 await may_work.acquire()
                 return await super().work(*given)
 
@@ -326,7 +326,7 @@ def test_one_that_is_told_to_end_goes_on_where_it_was(tmp_path: Path) -> None:
             for early in (True, True, False):
                 for _ in range(1 if early else 8):
                     may_work.release()
-                journal, ending = Journal(tmp_path / "journal.db"), asyncio.Event()
+                journal, ending = RolloutJournal(tmp_path / "journal.db"), asyncio.Event()
                 watched = Watched(on_end=partial(_end_at_once, ending) if early else lambda _: None)
                 await run_rollouts(plan, journal, here(plan, ready), watched, None, ending)
                 assert watched.results != []
@@ -364,7 +364,7 @@ def test_sessions_that_are_unknown_yet_hold_up_no_other_report(tmp_path: Path, m
     monkeypatch.setattr("environments.rollouts.reporter._AGAIN_S", 0.1)
 
     async def test() -> None:
-        journal = Journal(tmp_path / "journal.db")
+        journal = RolloutJournal(tmp_path / "journal.db")
         for number in range(20):
             episode = episode_of(journal.id, HARNESS, "own", task("t"), number)
             journal.begin(episode)
@@ -406,10 +406,10 @@ def test_a_reward_waits_for_a_service_that_has_yet_to_read_its_log(
     monkeypatch.setattr("environments.rollouts.reporter._AGAIN_S", 0.02)
 
     async def test() -> None:
-        journal = Journal(tmp_path / "journal.db")
+        journal = RolloutJournal(tmp_path / "journal.db")
         episode = episode_of(journal.id, HARNESS, "own", task("t"), 0)
         journal.begin(episode)
-        work = Work("done", episode.session_id, ("01a212e9-348a-77bc-95b8-53ff0ce75208",), (1,))
+        work = HarnessRun("done", episode.session_id, ("01a212e9-348a-77bc-95b8-53ff0ce75208",), (1,))
         journal.end(EpisodeResult(episode, "judged", 1.0, work, 1.0, 2.0), again=False)
         async with told_service() as (told, url), aiohttp.ClientSession() as http:
             told.unknown = {report.session_id for report in journal.untold()}

@@ -9,7 +9,7 @@ import pytest
 from rollouts_world import HARNESS, Scripted, means, plan_of, task
 from sandboxed import require_bubblewrap
 
-from environments.harness.harness import Endpoint, Work
+from environments.harness.harness import Endpoint, HarnessRun
 from environments.rollouts.attempt import Judge, try_episode
 from environments.rollouts.episode import EpisodeResult
 from environments.rollouts.plan import Patience, TaskSet, episode_of
@@ -24,8 +24,8 @@ OPEN_S = 0.5
 class Idle(Scripted):
     """Does nothing, at once."""
 
-    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, *_: Any) -> Work:
-        return Work("done", endpoint.headers["x-session-id"], (), ())
+    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, *_: Any) -> HarnessRun:
+        return HarnessRun("done", endpoint.headers["x-session-id"], (), ())
 
 
 async def passes(_: Task, sandbox: Sandbox) -> float:

@@ -10,7 +10,7 @@ from rollouts_world import Watched, plan_of, told_service
 from task_folders import base_of, images, write_task
 
 from environments.errors import TaskError
-from environments.rollouts.journal import Journal
+from environments.rollouts.journal import RolloutJournal
 from environments.rollouts.run import executing, run_rollouts
 from environments.rollouts.workshop import Source, Workshop, task_sets
 from environments.sandboxes.pool import Pool
@@ -44,7 +44,7 @@ def test_the_next_episodes_sandbox_is_made_while_others_work(
 
     async def work() -> list[float | None]:
         (tasks,) = await task_sets(workshop)
-        journal = Journal(tmp_path / "journal.db")
+        journal = RolloutJournal(tmp_path / "journal.db")
         try:
             async with told_service() as (_, url):
                 plan = plan_of(tasks, url=url, tries=1, parallel=1)

@@ -17,7 +17,7 @@ from environments.sandboxes import owners
 from environments.sandboxes.bubblewrap import adapter
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
 from environments.sandboxes.limits import cgroups
-from environments.sandboxes.limits.cgroups import Group, Groups
+from environments.sandboxes.limits.cgroups import ControlGroup, Groups
 from environments.sandboxes.sandbox import Limits, SandboxSpec
 
 LIMITS = Limits(memory_bytes=100, disk_bytes=50, processes=7, cpus=1.5)
@@ -38,7 +38,7 @@ def test_entrances_are_closed_where_one_of_them_cannot_be_opened(tmp_path: Path)
     folders[0].mkdir()
     (folders[0] / "cgroup.procs").touch()
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(FileNotFoundError), Group(folders).entrances():
+    with pytest.raises(FileNotFoundError), ControlGroup(folders).entrances():
         pytest.fail("there is no second folder")
     assert os.listdir("/proc/self/fd") == before
 

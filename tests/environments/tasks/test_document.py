@@ -18,7 +18,7 @@ from environments.tasks.harbor.folder import read_task
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "environments" / "tasks.md").read_text()
 TOLD = set(re.findall(r"`([a-z_]+)`", "\n".join(line for line in PAGE.splitlines() if line.startswith("|"))))
-MODELS = [each for each in vars(schema).values() if isinstance(each, type) and issubclass(each, schema.Settings)]
+MODELS = [each for each in vars(schema).values() if isinstance(each, type) and issubclass(each, schema.TaskTable)]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)

@@ -16,7 +16,7 @@ from environments.sandboxes.sandbox import CommandResult, Sandbox, SandboxSpec
 from environments.tasks.opening import open_sandbox
 from environments.tasks.preparing import Lent
 from environments.tasks.rewards import from_named, from_text, reward_of
-from environments.tasks.task import Answer, Artifact, Task
+from environments.tasks.task import Artifact, JudgedAnswer, Task
 from environments.tasks.verifying import Verdict, verify
 
 Agent = Callable[[Sandbox], Awaitable[object]]
@@ -281,7 +281,7 @@ class OutOfMeans:
 @pytest.mark.parametrize(
     ("what", "fields"),
     [
-        ("read", {"answer": Answer("reasoning-gym", '["leg_counting", 1, 1, {}]', 0, "/workspace/answer.txt")}),
+        ("read", {"answer": JudgedAnswer("reasoning-gym", '["leg_counting", 1, 1, {}]', 0, "/workspace/answer.txt")}),
         ("read", {"tests": Path("/tests")}),
         ("copy_in", {"tests": Path("/tests")}),
         ("read", {"tests": Path("/tests"), "artifacts": (Artifact("/made"),), "verifier_spec": SandboxSpec()}),

@@ -57,7 +57,7 @@ def test_a_turn_earns_of_those_after_it(rewards: list[float], discount: float, r
     found = with_follow([batch[place] for place in order], discount)
     for place, turn in zip(order, found, strict=True):
         expected = sum(reward * discount**later for later, reward in enumerate(rewards[place:]))
-        assert turn.worth == pytest.approx(expected, abs=1e-9)
+        assert turn.worth == pytest.approx(expected, rel=1e-9, abs=1e-12)
         assert turn.reward == batch[place].reward
 
 
@@ -116,7 +116,7 @@ def test_a_session_earns_together_and_is_corrected_exactly(make_world: MakeWorld
         record = first[turn.inference_id]
         assert record.follow == follow
         assert last[turn.inference_id].follow == finally_
-        assert credits[turn.inference_id] == pytest.approx((0.5 + finally_ - record.baseline) / record.scale, abs=1e-5)
+        assert credits[turn.inference_id] == pytest.approx((0.5 + finally_ - record.baseline) / record.scale, rel=1e-5)
     read = applied_on([one.version for one in lineage], world.blobs)
     assert {key: (a.reward, a.follow) for key, a in read.items()} == {
         key: (a.reward, a.follow) for key, a in learner._backlog.applied.items()
@@ -166,7 +166,7 @@ def test_credits_are_corrected_exactly(make_world: MakeWorld) -> None:
             for t in (turn.inference_id for turn, _ in past)
         ]
         learner.close()
-    assert totals["corrected"] == pytest.approx(totals["at once"], abs=1e-5)
+    assert totals["corrected"] == pytest.approx(totals["at once"], rel=1e-5)
 
 
 def test_credits_that_make_no_sense_never_train(make_world: MakeWorld) -> None:

@@ -239,7 +239,7 @@ def test_a_correction_takes_back_what_was_applied(make_world: MakeWorld) -> None
         original = before[record.inference_id]
         assert record.scale == original.scale
         assert original.credit + record.credit == pytest.approx(
-            (record.reward - original.baseline) / original.scale, abs=1e-5
+            (record.reward - original.baseline) / original.scale, rel=1e-5
         )
     published = learner._reliving.published(first.version)
     assert published is not None

@@ -79,4 +79,4 @@ def test_the_packed_loss_is_that_of_the_examples_alone(tmp_path: Path) -> None:
             logprobs = model(input_ids=ids).logits[0, :-1].log_softmax(-1)
             losses = -logprobs[torch.arange(len(weights)), ids[0, 1:]]
             total, weight = total + float((losses * weights).sum()), weight + float(weights.sum())
-    assert float(packed) == pytest.approx(total / weight, abs=1e-5)
+    assert float(packed) == pytest.approx(total / weight, rel=1e-5)

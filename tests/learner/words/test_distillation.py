@@ -155,7 +155,7 @@ def test_it_is_the_teacher_who_hears() -> None:
     told = update(state, [hinted(batch[0]), *batch[1:]], HEARS).records[0].told
     ids, alike = batch[0].turn.token_ids, -math.log(state.policy.vocabulary)
     expected = [max(-1.0, min(1.0, alike - logprob)) for logprob in batch[0].turn.logprobs]
-    assert told == pytest.approx(bounded(expected, SETTINGS), abs=1e-4)
+    assert told == pytest.approx(bounded(expected, SETTINGS), rel=1e-4)
     assert len(told) == len(ids)
 
 

@@ -17,7 +17,7 @@ from onward import cli, output
 from onward.commands import client, doctor, rewards
 from onward.commands.eval_commands import review_suite
 from onward.commands.operators import alarms
-from serving.evals.cases import Draft, Message, Origin, Reuse
+from serving.evals.cases import CaseMessage, Draft, Origin, Reuse
 from serving.evals.drafts.written import put_draft
 
 WORDS = "[/b]x[red]"
@@ -27,7 +27,7 @@ ORIGIN = Origin(
 
 
 def draft_of(asked: str) -> Draft:
-    said = (Message(role="user", content=asked),)
+    said = (CaseMessage(role="user", content=asked),)
     return Draft(name="mined-1", messages=said, solution="x", source=ORIGIN, reuse=Reuse(namespace="acme"))
 
 
@@ -148,15 +148,15 @@ def calls(path: Path) -> list[tuple[str, ast.Call]]:
 def test_there_is_one_way_of_printing() -> None:
     """A console of rich's own wraps where it is piped, and takes users' words for markup; a print shows what acts."""
     astray = []
-    for path in [each for folder in ("onward", "environments") for each in Path(folder).rglob("*.py")]:
+    for path in [each for folder in ("core", "onward", "environments") for each in Path(folder).rglob("*.py")]:
         for name, call in calls(path):
             on_stdout = not any(each.arg == "stderr" for each in call.keywords)
             prints_json = name == "print" and "json.dumps" in ast.unparse(call) and "b64encode" not in ast.unparse(call)
             if (name == "Console" and on_stdout) or name == "print_json" or prints_json:
                 astray.append(f"{path}:{call.lineno}: {ast.unparse(call)}")
-    allowed = ("environments/output.py", "onward/output.py", "environments/sandboxes/bubblewrap/runtime.py")
+    allowed = ("core/terminal.py", "onward/output.py", "environments/sandboxes/bubblewrap/runtime.py")
     assert [each for each in astray if not each.startswith((*allowed, "environments/tasks/adapters/scoring.py"))] == []
-    assert any(each.startswith("environments/output.py") for each in astray), "nothing is looked at"
+    assert any(each.startswith("core/terminal.py") for each in astray), "nothing is looked at"
 
 
 def lists(words: str, of: App) -> list[tuple[str, bool]]:

@@ -21,9 +21,9 @@ from PIL import Image
 from scripted_service import serving
 
 from core.events import Completion, Topic
+from core.provenance import lowest_and_highest, made_by
 from environments.fidelity import __main__ as fidelity
 from environments.fidelity.places import Replayed
-from environments.provenance import lowest_and_highest, made_by
 from environments.rollouts.reporting.page import page_of
 from onward.cli import app
 from onward.commands import demo

@@ -15,7 +15,7 @@ from learner.versions import manifest
 from onward.replays.propose import propose
 from onward.replays.replay import replay_log
 from onward.wiring.foundation import open_foundation, open_offline
-from serving.evals.cases import Draft, Message, Origin, Reuse
+from serving.evals.cases import CaseMessage, Draft, Origin, Reuse
 from serving.evals.drafts.written import put_draft
 from serving.evals.gate import GateBounds
 from serving.evals.run import SuiteLimits
@@ -27,7 +27,7 @@ SOLUTION = "one two three four five six"
 def draft(turn: Completion, name: str, solution: str) -> Draft:
     at = turn.received_at
     source = Origin(session="s", turn="t", versions=(), received_at=at, reward=1.0, reward_spec="r", edited=False)
-    asked = (Message(role="user", content="Count."),)
+    asked = (CaseMessage(role="user", content="Count."),)
     return Draft(name=name, messages=asked, solution=solution, source=source, reuse=Reuse(namespace="acme"))
 
 

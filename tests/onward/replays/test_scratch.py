@@ -16,7 +16,7 @@ from onward.directory.layout import SHIPPED_REWARDS
 from onward.replays.rescore import compare_specs
 from onward.replays.scratch import scratch
 from onward.replays.session_corpus import SessionChoice, gather
-from onward.replays.suites.mining import Wanted, mine
+from onward.replays.suites.mining import DraftFilter, mine
 
 _AT_WORK = """
 import sys, time
@@ -67,5 +67,5 @@ def test_what_a_killed_command_left_goes_with_the_next_one_of_its_kind(tmp_path:
         (place / "store.db").write_text("what users said")
     compare_specs(service, SHIPPED_REWARDS, None, None, None)
     gather(SessionChoice(service, None, None, min_reward=-9.0), MODEL, 512, out, {}, NOTHING_KEPT_OUT, again=False)
-    mine(service, tmp_path / "suite", Wanted(), {})
+    mine(service, tmp_path / "suite", DraftFilter(), {})
     assert [place for place in places if place.exists()] == []

@@ -13,13 +13,13 @@ from task_folders import write_task
 
 from core.errors import ConfigError
 from core.settings import LearnerSettings, Settings
-from environments.rollouts.plan import Plan, TaskSet
+from environments.rollouts.plan import RolloutPlan, TaskSet
 from environments.rollouts.workshop import Source, Workshop
 from onward.wiring import rollouts
 from onward.wiring.suites import kept_out
 from onward.wiring.suites.kept_out import WatchedSuites
 from serving.evals import cases
-from serving.evals.cases import Draft, Message, Origin, Reuse
+from serving.evals.cases import CaseMessage, Draft, Origin, Reuse
 from serving.evals.drafts.written import put_draft
 
 SOLUTION = "def total(xs):\n    result = 0\n    for x in xs:\n        result += x\n    return result"
@@ -36,7 +36,7 @@ def suite(directory: Path, **solutions: str) -> Path:
 
 def draft() -> Draft:
     source = Origin(session="s", turn="t", versions=(), received_at=START, reward=1.0, reward_spec="r", edited=False)
-    asked = (Message(role="user", content=ASKS),)
+    asked = (CaseMessage(role="user", content=ASKS),)
     return Draft(name="mined-1", messages=asked, solution="print(1)", source=source, reuse=Reuse(namespace="acme"))
 
 
@@ -122,7 +122,7 @@ def test_what_is_written_while_suites_are_read_is_read_the_next_time(
     assert watched().solutions == ["echo one two three"]
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, settings: Settings, *sets: TaskSet) -> Plan:
+def planned(monkeypatch: pytest.MonkeyPatch, settings: Settings, *sets: TaskSet) -> RolloutPlan:
     async def task_sets(_workshop: Workshop) -> tuple[TaskSet, ...]:
         return sets
 

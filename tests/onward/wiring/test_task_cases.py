@@ -22,7 +22,7 @@ from core.ids import PolicyRef, base_ref
 from core.ports import GenerateRequest, TokenChunk, WeightsRef
 from core.settings import EvalSettings
 from environments.cases.trial import Trial, Tried
-from environments.harness.harness import Work
+from environments.harness.harness import HarnessRun
 from environments.sandboxes.sandbox import SandboxSpec
 from environments.tasks.task import Task
 from onward.directory.private import UMASK
@@ -153,7 +153,7 @@ def test_what_cannot_be_had_is_tried_once_and_keeps_nobody_waiting(
 
     async def try_once(trial: Trial, *others: object) -> Tried:
         trials.append(trial)
-        return Tried(1.0, (), Work("done", None, (), ()))
+        return Tried(1.0, (), HarnessRun("done", None, (), ()))
 
     monkeypatch.setattr("onward.wiring.evals.task_cases.prepared", prepared)
     monkeypatch.setattr("onward.wiring.evals.task_cases.try_once", try_once)

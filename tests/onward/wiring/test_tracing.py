@@ -11,7 +11,7 @@ from receiver import receiver
 from core import tracing
 from core.ids import PolicyRef, SessionId, new_inference_id
 from core.settings import Settings, TracingSettings
-from core.tracing import Span
+from core.tracing import TraceSpan
 from onward.wiring.tracing import traced
 
 NOW = datetime(2026, 11, 1, 12, 0, 0, 250, tzinfo=UTC)
@@ -30,7 +30,7 @@ def test_spans_arrive_as_they_were_recorded() -> None:
             end = NOW + timedelta(milliseconds=5)
             about = {"onward.workload": "chat", "onward.turns": 3, "onward.trainable": True}
             events = (("first token", NOW),)
-            tracing.record(Span(root, None, "turn", NOW, end, about, (), events, has_failed=True, is_request=True))
+            tracing.record(TraceSpan(root, None, "turn", NOW, end, about, (), events, has_failed=True, is_request=True))
             tracing.trace(TURN, "store", NOW, end, links=(tracing.root_of_version(_version()),))
         assert not tracing.is_on()
     trace = TURN.replace("-", "")

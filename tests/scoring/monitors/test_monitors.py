@@ -14,7 +14,7 @@ from clean_turns import Change, turns
 from core.events import ToolCall
 from core.ids import InferenceId, SessionId
 from core.reward_spec import DerivedSpec
-from scoring.monitors import LEAST, MONITORS, Monitor, Watched, Window, WindowTurns, watch
+from scoring.monitors import LEAST, MONITORS, Monitor, WatchedTurn, Window, WindowTurns, watch
 from scoring.monitors.signals import _gap, _shares
 from scoring.monitors.users import gini, top_share
 from scoring.monitors.watched import repetition, with_reward
@@ -63,7 +63,7 @@ SHOWN_OTHERWISE = {
 NO_PAST_EXCUSES = {"reported_against_verified", "length_bias", "default_pays", "feedback_rate"}
 
 
-def window_of(monitor: Monitor, recent: list[Watched], reference: list[Watched]) -> Window:
+def window_of(monitor: Monitor, recent: list[WatchedTurn], reference: list[WatchedTurn]) -> Window:
     """Return what the monitor is shown: of sides, both are recent."""
     if not monitor.of_sides:
         return Window.of(recent, reference, reference)
@@ -71,7 +71,7 @@ def window_of(monitor: Monitor, recent: list[Watched], reference: list[Watched])
     return Window.of(simulated, [turn for turn in recent if turn.environment == "production"])
 
 
-def tripped(recent: list[Watched], reference: list[Watched]) -> set[str]:
+def tripped(recent: list[WatchedTurn], reference: list[WatchedTurn]) -> set[str]:
     found = {monitor.name: monitor.examine(window_of(monitor, recent, reference)) for monitor in MONITORS}
     return {name for name, finding in found.items() if finding is not None and finding.trips}
 
@@ -109,7 +109,7 @@ def test_what_was_edited_before_and_is_taken_as_it_is_farms_nothing() -> None:
     """One good component replaces another, and rejections get rarer: the rest as a whole stays the same."""
 
     def components(accepted: float, edited: float) -> Change:
-        def change(_: Watched, rng: random.Random) -> dict[str, Any]:
+        def change(_: WatchedTurn, rng: random.Random) -> dict[str, Any]:
             luck = rng.random()
             name = "accepted" if luck < accepted else "edited" if luck < accepted + edited else "rejected"
             return {"components": {name: -0.5 if name == "rejected" else 0.5 if name == "edited" else 1.0}}

@@ -8,13 +8,13 @@ import msgspec
 
 from core.ids import InferenceId, Namespace, SessionId
 from core.reward_spec.roles import USUAL
-from scoring.monitors import Watched, with_roles
+from scoring.monitors import WatchedTurn, with_roles
 
 TURNS, USERS = 400, 60
-Change = Callable[[Watched, random.Random], dict[str, Any]]
+Change = Callable[[WatchedTurn, random.Random], dict[str, Any]]
 
 
-def turns(seed: int, change: Change | None = None, *, quality: float = 0.4, count: int = TURNS) -> list[Watched]:
+def turns(seed: int, change: Change | None = None, *, quality: float = 0.4, count: int = TURNS) -> list[WatchedTurn]:
     """Return turns of a clean service.
 
     Users differ in their habits; tests run now and then, and mostly agree with the users."""
@@ -30,7 +30,7 @@ def turns(seed: int, change: Change | None = None, *, quality: float = 0.4, coun
         value = (1.0 if accepted else -0.5) if spoken else (-0.05 if rng.random() < 0.9 else None)
         offered = rng.random() < 0.5
         edits = offered and rng.random() < 0.6
-        turn = Watched(
+        turn = WatchedTurn(
             inference_id=InferenceId(str(number)),
             session_id=SessionId(f"s{number}"),
             namespace=Namespace("default"),

@@ -12,20 +12,19 @@ from clean_turns import turns as clean_turns
 from core.ids import InferenceId
 from core.settings import MonitorSettings
 from core.statistics.clustered import effective_units, mean, squared_error
-from scoring.monitors import MONITORS, Finding, Watched, Window, WindowTurns
+from scoring.monitors import MONITORS, Finding, WatchedTurn, Window, WindowTurns
 from scoring.monitors.conduct import _edits, _log_surprisal, _surprisal, log_tokens
 from scoring.monitors.level import _value
 from scoring.monitors.signals import _components, _judge_excess, _length_and_value
 from scoring.monitors.tally import Tally
 from scoring.monitors.users import _mass
-from scoring.watching.held import Held
 from scoring.watching.turns import WatchedTurns
-from scoring.watching.workload import Workload
+from scoring.watching.workload import Held, Workload
 
 MEASURES = (_value, _judge_excess, _surprisal, _log_surprisal, _edits, log_tokens)
 
 
-def changed(turn: Watched, rng: random.Random) -> Watched:
+def changed(turn: WatchedTurn, rng: random.Random) -> WatchedTurn:
     value = rng.choice([None, -0.5, 0.0, 0.1, 1.0, rng.gauss(0.5, 0.2), 1e9 * rng.random(), 1e-9])
     components = {} if value is None else {rng.choice(["accepted", "style"]): value, "effort": -0.1 * rng.random()}
     told = rng.choice([{}, {"accepted": 1.0}, {"accepted": 0.0, "tests_passed": -1.0}])
@@ -91,7 +90,7 @@ def test_a_window_that_moved_on_says_what_one_made_anew_says(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_window_holds_the_newest_and_few_of_each_user(seed: int) -> None:
     rng, known, most = random.Random(seed), WatchedTurns(), 50
-    held, plain = Held(known, most), list[Watched]()
+    held, plain = Held(known, most), list[WatchedTurn]()
     for turn in clean_turns(seed, lambda _, rng: {"unit": rng.choice(["ada", "bob", *"cdefghijkl"][: 3 + seed * 2])}):
         held.add(turn)
         plain.append(turn)
@@ -122,13 +121,13 @@ def test_what_a_measure_fails_on_fails_its_monitor_until_it_is_gone() -> None:
     known, settings = WatchedTurns(), MonitorSettings(window_turns=50, reference_turns=60)
     workload, some = Workload(known, settings, 1e9, {}), clean_turns(0, count=130)
 
-    def look(measure: Callable[[Watched], float | None]) -> WindowTurns:
+    def look(measure: Callable[[WatchedTurn], float | None]) -> WindowTurns:
         recent = workload.window(ripe=False).recent
         assert recent.summary(_surprisal) == WindowTurns(list(recent)).summary(_surprisal)
         recent.summary(measure)
         return recent
 
-    def fails(turn: Watched) -> float | None:
+    def fails(turn: WatchedTurn) -> float | None:
         if turn.malformed:
             raise ValueError("hostile")
         return turn.value

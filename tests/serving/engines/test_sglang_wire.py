@@ -13,7 +13,7 @@ from core.ids import InferenceId
 from core.ports import GenerateRequest
 from serving.engines.sglang.generation.refusals import refusal
 from serving.engines.sglang.generation.sse import EventStream
-from serving.engines.sglang.generation.wire import Event, Finish, Span, decode_event, encode_request
+from serving.engines.sglang.generation.wire import Event, Span, WireFinish, decode_event, encode_request
 
 WHERE = "http://one"
 
@@ -127,7 +127,7 @@ def test_an_event_is_read_and_what_we_do_not_use_is_passed_over() -> None:
         b' "output_token_logprobs": [[-0.5, 4, null]], "output_top_logprobs": [[[-0.5, 4, null], [-1.0, 5, null]]]}}'
     )
     assert event.output_ids == [4]
-    assert event.meta_info.finish_reason == Finish("stop")
+    assert event.meta_info.finish_reason == WireFinish("stop")
     assert event.meta_info.weight_versions == [Span("3", 0, 1)]
     assert event.meta_info.output_token_logprobs == [(-0.5, 4, None)]
     assert event.meta_info.output_top_logprobs == [[(-0.5, 4, None), (-1.0, 5, None)]]

@@ -16,7 +16,7 @@ from core.events import TokenRange
 from core.ports import OutputDelta
 from serving.rendering import ModelRenderer, load_renderer
 from serving.rendering.formats.calls import typed
-from serving.rendering.token_places import TokenPlaces
+from serving.rendering.parser import TokenPlaces
 
 TOOLS = [
     {

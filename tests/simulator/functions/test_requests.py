@@ -8,11 +8,19 @@ from itertools import islice
 
 import pytest
 
-from simulator.functions.answers import code_of
 from simulator.functions.function import POOLS, Function
-from simulator.functions.requests import FUNCTIONS, WORDINGS, Request, of_split, sample, split_of, word
-from simulator.functions.subject import Functions
-from simulator.tasks.sandbox import Sandbox
+from simulator.functions.subject import (
+    FUNCTIONS,
+    WORDINGS,
+    Functions,
+    Request,
+    code_of,
+    of_split,
+    sample,
+    split_of,
+    word,
+)
+from simulator.tasks.sandbox import ForkServer
 
 ENOUGH = 45
 by_identity = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.identity)
@@ -20,7 +28,7 @@ by_identity = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function
 
 def passing(codes: list[tuple[str, tuple[tuple[str, str], ...]]]) -> list[bool]:
     async def run() -> list[bool]:
-        sandbox = Sandbox()
+        sandbox = ForkServer()
         try:
             return [(await sandbox.run(code, tests)).all_passed for code, tests in codes]
         finally:
@@ -116,7 +124,7 @@ def test_code_is_what_somebody_would_copy(answer: str, code: str) -> None:
 
 def test_a_user_takes_what_passes_the_tests() -> None:
     async def run() -> list[bool]:
-        sandbox = Sandbox()
+        sandbox = ForkServer()
         subject = Functions(sandbox)
         try:
             exercise = next(each for each in subject.held_out(200, 0) if each.kind == "cube")
@@ -140,7 +148,7 @@ def test_a_user_takes_what_passes_the_tests() -> None:
 
 
 def test_teaching_does_not_run_out_and_differs_by_seed() -> None:
-    subject = Functions(Sandbox())
+    subject = Functions(ForkServer())
     first, other = (list(islice(subject.taught(seed), 200)) for seed in (0, 1))
     assert len({each.kind for each in first}) == len(of_split("taught"))
     assert [each.messages for each in first] != [each.messages for each in other]

@@ -14,7 +14,7 @@ from scripted_service import Message, ScriptedService, say
 
 from simulator.functions import __main__ as program
 from simulator.lessons import lesson, report
-from simulator.lessons.lesson import Answered, Lesson, Plan
+from simulator.lessons.lesson import Answered, Lesson, LessonOptions
 from simulator.lessons.report import gain, succeeded, summary
 from simulator.lessons.run import run_lesson
 from simulator.lessons.subject import Exercise
@@ -61,7 +61,9 @@ class Echo:
 
 
 def teach(service: ScriptedService, output: Path, **options: Any) -> dict[str, Any]:
-    plan = Plan((service.url,), options.pop("seconds", 0.5), 3, options.pop("examined", 40), users=4, **options)
+    plan = LessonOptions(
+        (service.url,), options.pop("seconds", 0.5), 3, options.pop("examined", 40), users=4, **options
+    )
     return asyncio.run(run_lesson(plan, Echo(), None, output, {"command": "teach", "commit": None}))
 
 

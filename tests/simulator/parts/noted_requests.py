@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from simulator.drive import Driver, Traffic
+from simulator.drive import Driver, RunOptions
 from simulator.outcome.truth import Truth
 
 Sent = tuple[str, dict[str, Any], dict[str, str]]  # path, body, headers
@@ -36,7 +36,7 @@ def live(url: str, seconds: float = 0.5, rate: float = 80, **options: Any) -> tu
     async def run() -> tuple[Truth, list[list[Sent]]]:
         async with aiohttp.ClientSession() as http:
             noting = NotingSession(http)
-            driver = Driver(Traffic((url,), seconds, rate, options.pop("seed", 0), **options), noting)  # type: ignore[arg-type]
+            driver = Driver(RunOptions((url,), seconds, rate, options.pop("seed", 0), **options), noting)  # type: ignore[arg-type]
             await driver.run()
             return driver.truth, list(noting.sent.values())
 

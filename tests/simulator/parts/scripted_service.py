@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from simulator.tasks.sampling import ACCUMULATOR, LOOP_VARIABLE, SUFFIXES, Task
+from simulator.tasks.sampling import ACCUMULATOR, LOOP_VARIABLE, SUFFIXES, UserTask
 from simulator.tasks.taste import Taste, wanted
 from simulator.tasks.templates import TEMPLATES
 from simulator.tasks.toolbox import tool_call
@@ -22,7 +22,7 @@ _REQUEST = re.compile(r"\[(\w+)\] (?:write|fix) (?:\w+\.py: )?(\w+)\(([^)]*)\)")
 Message = dict[str, Any]
 
 
-def task_of(request: str) -> Task:
+def task_of(request: str) -> UserTask:
     """Return the user's task, parsed from the request as a model has to."""
     found = _REQUEST.match(request)
     assert found is not None, request
@@ -30,7 +30,7 @@ def task_of(request: str) -> Task:
     template = next(t for t in TEMPLATES for verb in t.verbs for end in SUFFIXES if verb + end == function)
     slots = [slot for slot, _ in template.arguments]
     names = dict(zip(slots, arguments.split(", "), strict=True)) | {"A": ACCUMULATOR, "V": LOOP_VARIABLE}
-    return Task("", "write", repo, template, function, names, request, ())
+    return UserTask("", "write", repo, template, function, names, request, ())
 
 
 def say(content: str) -> Message:

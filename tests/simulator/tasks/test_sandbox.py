@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.tasks.sandbox import Sandbox, TestResult
+from simulator.tasks.sandbox import ForkServer, TestResult
 
 ADD = "def add(a, b):\n    return a + b"
 
@@ -20,7 +20,7 @@ TESTS = (("add(1, 2)", "3"), ("add(0, 0)", "0"))
 
 
 async def run_in_order(*codes: str, tests: tuple[tuple[str, str], ...] = TESTS) -> list[TestResult]:
-    sandbox = Sandbox()
+    sandbox = ForkServer()
     try:
         return [await sandbox.run(code, tests) for code in codes]
     finally:
@@ -185,7 +185,7 @@ def test_a_worker_that_was_killed_is_started_again() -> None:
     me = psutil.Process()
 
     async def work() -> None:
-        sandbox = Sandbox()
+        sandbox = ForkServer()
         before = set(me.children())
         try:
             await sandbox.run(ADD, (("add(1, 2)", "3"),))
@@ -240,7 +240,7 @@ def test_secrets_of_the_environment_are_not_there(monkeypatch: pytest.MonkeyPatc
     assert result.all_passed
 
 
-class CountingSandbox(Sandbox):
+class CountingSandbox(ForkServer):
     executions = 0
 
     async def _execute(self, code: str, tests: Sequence[tuple[str, str]]) -> TestResult:
@@ -279,7 +279,7 @@ def test_one_worker_survives_all_of_it_and_none_is_left_after_closing() -> None:
     me = psutil.Process()
 
     async def work() -> None:
-        sandbox = Sandbox()
+        sandbox = ForkServer()
         before = set(me.children())  # not those of services that other tests left running
         try:
             await sandbox.run(ADD, (("add(1, 2)", "3"),))
@@ -299,7 +299,7 @@ def test_one_worker_survives_all_of_it_and_none_is_left_after_closing() -> None:
 
 
 def test_a_sandbox_that_never_ran_closes() -> None:
-    asyncio.run(Sandbox().close())
+    asyncio.run(ForkServer().close())
 
 
 @settings(max_examples=3, deadline=None)

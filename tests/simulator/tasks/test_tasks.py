@@ -10,8 +10,8 @@ import pytest
 
 from simulator.tasks import corpus as corpus_module
 from simulator.tasks.corpus import write_corpus
-from simulator.tasks.sampling import Kind, Task, sample_task, split_of
-from simulator.tasks.sandbox import Sandbox, TestResult
+from simulator.tasks.sampling import Kind, UserTask, sample_task, split_of
+from simulator.tasks.sandbox import ForkServer, TestResult
 from simulator.tasks.taste import STYLES, SessionQuality, Style, Taste, judge_fix, judge_write
 from simulator.tasks.templates import TEMPLATES
 from simulator.tasks.tiny import CONVERSATIONS, SEED
@@ -22,7 +22,7 @@ HINTED_LINE = Style(hints=True, one_liner=True)
 
 def run_all(codes: list[tuple[str, tuple[tuple[str, str], ...]]]) -> list[TestResult]:
     async def run() -> list[TestResult]:
-        sandbox = Sandbox()
+        sandbox = ForkServer()
         try:
             return [await sandbox.run(code, tests) for code, tests in codes]
         finally:
@@ -31,7 +31,7 @@ def run_all(codes: list[tuple[str, tuple[tuple[str, str], ...]]]) -> list[TestRe
     return asyncio.run(run())
 
 
-def draw(kind: Kind, count: int, split: Any = "served", seed: int = 0) -> list[Task]:
+def draw(kind: Kind, count: int, split: Any = "served", seed: int = 0) -> list[UserTask]:
     rng = random.Random(seed)
     return [sample_task(rng, kind, split) for _ in range(count)]
 
@@ -49,7 +49,7 @@ def test_no_task_of_the_whole_corpus_is_served(tmp_path: Path, monkeypatch: pyte
     """The corpus has every task that the shipped model was midtrained on, also infilled ones."""
     drawn: set[tuple[Kind, str]] = set()
 
-    def noting(rng: random.Random, kind: Kind, split: Any = "served") -> Task:
+    def noting(rng: random.Random, kind: Kind, split: Any = "served") -> UserTask:
         task = sample_task(rng, kind, split)
         drawn.add((kind, task.request))
         return task
@@ -70,7 +70,7 @@ def test_tasks_have_an_identity_and_a_seed() -> None:
     assert all(by_id[task.task_id] == (task.request, task.source_lines) for task in tasks)
 
 
-def one_of_each(kind: Kind, key: Callable[[Task], Any]) -> list[Task]:
+def one_of_each(kind: Kind, key: Callable[[UserTask], Any]) -> list[UserTask]:
     return list({key(task): task for task in draw(kind, 3000)}.values())
 
 

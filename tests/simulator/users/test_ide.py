@@ -12,7 +12,7 @@ import pytest
 from scripted_service import Message, ScriptedService, bungler, call, expert, say
 
 from simulator.tasks.sampling import REPOS, Kind, sample_task
-from simulator.tasks.sandbox import Sandbox
+from simulator.tasks.sandbox import ForkServer
 from simulator.tasks.taste import Taste
 from simulator.users.ide import CONTEXT_TOKENS, MAX_TOKENS, MAX_TURNS, EditorSession, Ide, RequestFailed
 
@@ -38,7 +38,7 @@ def work(
     session = EditorSession(sample_task(random.Random(11), kind))
 
     async def run() -> None:
-        sandbox = Sandbox()
+        sandbox = ForkServer()
         async with aiohttp.ClientSession() as http:
             try:
                 await Ide((service.url,), http, sandbox).work(session, taste, Luck(luck))

@@ -8,7 +8,7 @@ import pytest
 from simulator.tasks.sampling import Kind, sample_task
 from simulator.tasks.taste import SessionQuality, Taste, wanted
 from simulator.users.ide import EditorSession, Ending
-from simulator.users.reports import MEAN_DELAY_S, SILENT_SHARE, Report, reports_of
+from simulator.users.reports import MEAN_DELAY_S, SILENT_SHARE, UserReport, reports_of
 
 DRAWS = 8_000
 RIGHT = SessionQuality(syntax_ok=True, tests_pass=True, mismatches=0)
@@ -22,7 +22,7 @@ def finished(kind: Kind, ending: Ending, quality: SessionQuality | None, code: s
     return EditorSession(task, session_id="s", inference_ids=["i"], ending=ending, quality=quality, code=code)
 
 
-def draw(session: EditorSession, seed: int = 0) -> list[list[Report]]:
+def draw(session: EditorSession, seed: int = 0) -> list[list[UserReport]]:
     rng = random.Random(seed)
     return [reports_of(session, Taste(), rng) for _ in range(DRAWS)]
 

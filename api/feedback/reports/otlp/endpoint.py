@@ -24,7 +24,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from api.access.context import Context
+from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.quotas.limits import ERRORS, admit
 from api.access.routes import Need
@@ -33,7 +33,7 @@ from api.feedback.reports.otlp import wire
 from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, logged, traced
 from api.feedback.reports.otlp.mapping import link_of, reports_of
 from api.feedback.reports.otlp.table import EventTable
-from api.feedback.reports.report import Report, count_unjoined, take_reports, told
+from api.feedback.reports.report import ReportedOutcome, count_unjoined, take_reports, told
 from api.http.asgi import JSON, ClientGone, Headers, Receive, Scope, Send, raw_error_headers, send_body
 from api.http.body_shape import Raw
 from api.http.errors import describe, error_response
@@ -52,7 +52,7 @@ class _Said(msgspec.Struct, frozen=True, kw_only=True):
 
     links: list[Link]
     unlinked: int
-    reports: list[Report]
+    reports: list[ReportedOutcome]
     beyond: Counter[str]
     refused: Counter[str]
 
@@ -60,7 +60,7 @@ class _Said(msgspec.Struct, frozen=True, kw_only=True):
 class OtlpEndpoint:
     """An ASGI application for one of the two paths."""
 
-    def __init__(self, context: Context, table: EventTable, path: str, need: Need) -> None:
+    def __init__(self, context: ApiContext, table: EventTable, path: str, need: Need) -> None:
         self._context, self._table, self._need = context, table, need
         self._is_logs = path == LOGS
 
@@ -128,7 +128,7 @@ class OtlpEndpoint:
             events = logged(wire.read_export(ExportLogsServiceRequest, media, content, values))
         else:
             spans, events = traced(wire.read_export(ExportTraceServiceRequest, media, content, values))
-        reports: list[Report] = []
+        reports: list[ReportedOutcome] = []
         refused = Counter[str]()
         for event in events:
             try:

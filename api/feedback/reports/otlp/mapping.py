@@ -8,18 +8,18 @@ from api.feedback.reports.joining import Clues
 from api.feedback.reports.links import Link
 from api.feedback.reports.otlp.events import ClientEvent, ClientSpan, as_name, as_text
 from api.feedback.reports.otlp.table import EventSpec, EventTable, LinkSpec, Value
-from api.feedback.reports.report import Report, digest_of
+from api.feedback.reports.report import ReportedOutcome, digest_of
 from core.reward_spec import OutcomeSpec, RewardSpec
 
 _WHOLE: dict[float, bool] = {0: False, 1: True}
 
 
-def reports_of(event: ClientEvent, table: EventTable, rewards: RewardSpec, now: datetime) -> list[Report]:
+def reports_of(event: ClientEvent, table: EventTable, rewards: RewardSpec, now: datetime) -> list[ReportedOutcome]:
     """Return what the event says a user did: mostly nothing. Raises ValueError for a time beyond the calendar's."""
     specs = list(_specs(event, table))
     digest = digest_of(event.identity) if specs else ""
     return [
-        Report(
+        ReportedOutcome(
             source=spec.source,
             metric=metric,
             value=value,

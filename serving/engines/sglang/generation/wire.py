@@ -12,7 +12,7 @@ from core.ports import GenerateRequest
 TopEntry = tuple[float | None, int, str | None]  # log-probability, token id, its text if asked for
 
 
-class Finish(msgspec.Struct, frozen=True, gc=False):
+class WireFinish(msgspec.Struct, frozen=True, gc=False):
     type: str  # stop, length, abort
     message: str = ""
     status_code: int | None = None  # of an abort that is an error
@@ -33,7 +33,7 @@ class MetaInfo(msgspec.Struct, frozen=True, gc=False):
     `weight_versions` comes with the last event alone, and is the sampler's. `queue_time` counts the
     seconds of all waits so far, and comes under --enable-metrics alone."""
 
-    finish_reason: Finish | None = None
+    finish_reason: WireFinish | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0

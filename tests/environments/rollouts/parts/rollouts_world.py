@@ -12,10 +12,10 @@ import aiohttp
 from aiohttp import web
 
 from environments.errors import InfrastructureFailure
-from environments.harness.harness import Budget, Endpoint, Work
+from environments.harness.harness import Budget, Endpoint, HarnessRun
 from environments.rollouts.attempt import Means
 from environments.rollouts.episode import Episode, EpisodeResult
-from environments.rollouts.plan import Patience, Plan, TaskSet
+from environments.rollouts.plan import Patience, RolloutPlan, TaskSet
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
 from environments.sandboxes.sandbox import Limits, Sandbox, SandboxSpec
 from environments.tasks.task import Task
@@ -33,9 +33,9 @@ def task(name: str, instruction: str = "echo 1 >answer", digest: str = "d", **fi
     return Task(name=name, instruction=instruction, digest=digest, **(values | fields))
 
 
-def plan_of(*sets: TaskSet, url: str = "http://127.0.0.1:1/v1", **fields: Any) -> Plan:
+def plan_of(*sets: TaskSet, url: str = "http://127.0.0.1:1/v1", **fields: Any) -> RolloutPlan:
     values: dict[str, Any] = {"endpoint": Endpoint(url), "patience": QUICK, "parallel": 4}
-    return Plan(sets=sets, harness=HARNESS, **(values | fields))
+    return RolloutPlan(sets=sets, harness=HARNESS, **(values | fields))
 
 
 class Scripted:
@@ -47,11 +47,11 @@ class Scripted:
     def __init__(self, *, asks: bool = False) -> None:
         self._asks = asks
 
-    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> Work:
+    async def work(self, task: Task, sandbox: Sandbox, endpoint: Endpoint, budget: Budget) -> HarnessRun:
         ids = (await _turn(endpoint),) if self._asks else ()
         result = await sandbox.run(("/bin/sh", "-c", task.instruction), timeout_seconds=60)
         ending = "done" if result.exit_code == 0 else "malformed"
-        return Work(ending, endpoint.headers["x-session-id"], ids, (1,) * len(ids), output_tokens=4 * len(ids))
+        return HarnessRun(ending, endpoint.headers["x-session-id"], ids, (1,) * len(ids), output_tokens=4 * len(ids))
 
 
 async def _turn(endpoint: Endpoint) -> str:

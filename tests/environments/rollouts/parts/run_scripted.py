@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rollouts_world import Scripted, Watched, means, plan_of, task
 
+from core.provenance import made_by
 from environments.harness.harness import Endpoint
-from environments.provenance import made_by
 from environments.rollouts.episode import Episode
-from environments.rollouts.journal import Journal
+from environments.rollouts.journal import RolloutJournal
 from environments.rollouts.plan import TaskSet
 from environments.rollouts.reporting.page import Page
 from environments.rollouts.run import here, run_rollouts
@@ -24,7 +24,7 @@ class _Told(Watched):
 
 
 async def main(url: str, folder: Path, tries: int) -> None:
-    journal = Journal(folder / "journal.db")
+    journal = RolloutJournal(folder / "journal.db")
     endpoint = Endpoint(url, model="onward-tiny")
     plan = plan_of(TASKS, endpoint=endpoint, tries=tries)
     page = Page(folder / "report.html", made_by("run_scripted"))

@@ -15,7 +15,7 @@ from world import LIBRARY, World, attempt, escapes, world
 from environments.sandboxes.bubblewrap import adapter, opened, runtime
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
 from environments.sandboxes.bubblewrap.mounts import BASE
-from environments.sandboxes.bubblewrap.plan import Plan, Tree
+from environments.sandboxes.bubblewrap.plan import BoundFolder, Plan
 from environments.sandboxes.sandbox import Limits, SandboxSpec
 
 MB = 1 << 20
@@ -45,7 +45,7 @@ def before_the_program(plan: Plan, *arguments: str) -> None:
 
 def without_files(plan: Plan, outside: World) -> None:
     plan.user = 0
-    plan.trees.append(Tree(str(outside.folder), "machine"))
+    plan.trees.append(BoundFolder(str(outside.folder), "machine"))
     before_the_program(plan, "--ro-bind", f"{BASE}/machine", str(outside.folder))
 
 

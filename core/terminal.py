@@ -1,4 +1,4 @@
-"""How what users and models wrote is printed: whole where it is piped, and without commanding a terminal."""
+"""Text for terminals: what users and models wrote is printed whole where it is piped, and commands no terminal."""
 
 import unicodedata
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Where a report comes from, in the same words in all: the program's, and those of agents and users that ask it.
 
-It imports nothing of ours, so that whoever writes a report can say it."""
+It imports nothing else of the product, so the clients that write reports can import it as well."""
 
 import json
 import re
