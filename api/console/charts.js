@@ -2,7 +2,7 @@
 
 import { make } from "./dom.js";
 
-const HEIGHT = 206, COLOURS = 8, FAINT = "2e", FONT = "11px system-ui";
+const HEIGHT = 206, WIDTH = 54, COLOURS = 8, FAINT = "2e", FONT = "11px system-ui";
 const UNSEEN = { width: 0, stroke: "transparent", spanGaps: true, points: { show: false } };
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000];
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -83,7 +83,7 @@ export class Chart {
       scales: { x: { time: this.over === "time" }, ...(this.range ? { y: { range: this.range } } : {}) },
       axes: [
         { ...axis, size: 30, label: this.over === "version" ? "version" : "time, UTC", ...(this.over === "version" ? { incrs: STEPS } : { values: (_, ticks) => ticks.map(clock) }) },
-        { ...axis, size: 54, label: this.unit, values: (_, ticks) => ticks.map(this.show) },
+        { ...axis, size: wide, label: this.unit, values: (_, ticks) => ticks.map(this.show) },
       ],
       series: [{}, ...names.map(label => ({
         label, stroke: this.line(label), width: 2, spanGaps: true,
@@ -139,6 +139,14 @@ export class Chart {
   fit() {
     if (this.plot && this.plane.clientWidth) this.plot.setSize({ width: this.plane.clientWidth, height: HEIGHT });
   }
+}
+
+/** As wide as the longest of an axis' numbers, so that its words stand clear of them. */
+function wide({ ctx, axes }, numbers, number) {
+  const { font: [font], ticks, gap } = axes[number];
+  ctx.font = font;
+  const widths = (numbers ?? []).map(each => ctx.measureText(each).width / devicePixelRatio);
+  return Math.ceil(Math.max(WIDTH, ticks.size + gap + Math.max(0, ...widths)));
 }
 
 const clock = stamp => new Date(1000 * stamp).toISOString().slice(11, 19);

@@ -22,7 +22,9 @@ function press(wanted, isAsked) {
   if (isUnderWay) return;
   if (isAsked || !isFree(wanted) || lacksReason(wanted)) return ask(wanted);
   give(wanted, wanted.usual, keys.get(wanted.scope) ?? "").catch(error => {
-    if (!FORBIDDEN.includes(error.status)) return tell(`Not done: ${wanted.title}. ${error.message}`);
+    if (!FORBIDDEN.includes(error.status)) {
+      return tell(`${error.wasSent ? "Not known whether this was done" : "Not done"}: ${wanted.title}. ${error.message}`);
+    }
     keys.clear();
     ask(wanted);
     problem(error.message);
@@ -64,7 +66,9 @@ async function send({ path, scope, word, more }, reason, key) {
     return answer;
   } catch (error) {
     if (error.status && !FORBIDDEN.includes(error.status)) remember();
-    throw error;
+    if (error.status) throw error;
+    // It may have arrived: whoever is told that it was not done gives it twice.
+    throw Object.assign(new Error(`${error.message}: look whether it shows before you press again.`), { wasSent: true });
   }
 }
 

@@ -20,6 +20,16 @@ export const isOpen = () => needsNone && !key.value;
 
 const headers = text => text ? { Authorization: `Bearer ${text}` } : {};
 
+/** The answer to a request; an error that has no `status` means that none came. */
+async function ask(path, options) {
+  try {
+    return await answered(await fetch(path, { ...options, signal: AbortSignal.timeout(TIMEOUT_MS) }));
+  } catch (error) {
+    if (error.status) throw error;
+    throw new Error(error.name === "TimeoutError" ? `No answer came in ${TIMEOUT_MS / 1000} s` : "The service cannot be reached");
+  }
+}
+
 async function answered(response) {
   const body = await response.json();
   if (!response.ok) throw Object.assign(new Error(body.error?.message ?? `status ${response.status}`), { status: response.status });
@@ -37,12 +47,11 @@ export async function get(path) {
 }
 
 export async function post(path, body, adminKey) {
-  return answered(await fetch(path, {
+  return ask(path, {
     method: "POST",
     headers: { "Content-Type": "application/json", ...headers(adminKey || key.value) },
     body: JSON.stringify(body),
-    signal: AbortSignal.timeout(TIMEOUT_MS),
-  }));
+  });
 }
 
 /** Server-sent events from `path(last)` on, until `signal`; after a break again from the last one on. `EventSource`

@@ -1,6 +1,7 @@
 """What targets are told: the alerts of Prometheus' Alertmanager, as its webhooks have them (version 4) and its API v2.
 
-An alert has an alarm's names, its meaning and its figures: nothing that anybody said, no names of clients' tools."""
+An alert has an alarm's names, its meaning, what to do and its figures: nothing that anybody said, and no names of
+clients' tools."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from core.operations.alarm_advice import page_of
+from core.operations.alarm_advice import ADVICE, page_of
 from core.operations.alarms import StoredAlarm, in_words
 from core.operations.alerts import Alert
 
@@ -60,6 +61,7 @@ def _alert(alarm: StoredAlarm, console: str | None) -> dict[str, Any]:
     figures = in_words({name: value for name, value in found.figures.items() if ":" not in name})
     annotations = {
         "summary": found.meaning,
+        "advice": ADVICE.get(found.monitor, ""),
         "figures": figures,
         "holds": ", ".join(found.holds),
         "runbook_url": _below(console, page_of(found.monitor)) if console else "",

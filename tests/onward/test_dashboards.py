@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from core import telemetry
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SERIES = re.compile(r"\b(onward_\w+?)(?:_total|_bucket|_count|_sum)?\b(?:\{([^}]*)\})?(?=[\s\[)<>=*/+-]|$)")
 GROUPING = re.compile(r"\bby \(([^)]*)\)")
+_UNMARKED = re.compile(r"`([^`]+)`|\[([^\]]+)\]\([^)]+\)")
 ADDED = {"le", "instance", "job", "stage"}  # by histograms and by Prometheus
 
 
@@ -31,10 +33,13 @@ def rules(kind: str = "") -> str:
     return "".join((DEPLOY / "prometheus" / f"{name}{kind}.yml").read_text() for name in ("alerts", "stack"))
 
 
+def alert_rules() -> list[dict[str, Any]]:
+    files = (yaml.safe_load((DEPLOY / "prometheus" / name).read_text()) for name in ("alerts.yml", "stack.yml"))
+    return [rule for file in files for group in file["groups"] for rule in group["rules"]]
+
+
 def alert_expressions() -> list[str]:
-    text = rules()
-    folded = re.sub(r"expr: >\n((?: {10}.*\n)+)", lambda found: f"expr: {' '.join(found[1].split())}\n", text)
-    return re.findall(r"^ +expr: (.+)$", folded, re.MULTILINE)
+    return [" ".join(rule["expr"].split()) for rule in alert_rules()]
 
 
 def dashboard() -> dict[str, Any]:
@@ -62,13 +67,21 @@ def test_what_is_asked_for_is_in_the_catalogue(expression: str) -> None:
 
 
 def test_every_alert_is_tried_and_documented() -> None:
-    alerts = set(re.findall(r"alert: (\w+)", rules()))
+    alerts = {rule["alert"] for rule in alert_rules()}
     tried = set(re.findall(r'alertname="(\w+)"', rules("_test")))
     assert alerts == tried
-    page = (DEPLOY.parent / "docs" / "operations.md").read_text()
-    told = re.findall(r"^\| `(Onward\w+)` \| (\w+) \| \w+ [^|]+ \| [\w`]\S* [^|]+ \|$", page, re.MULTILINE)
-    severities = re.findall(r"alert: (\w+)\n(?:.*\n)*? +labels: \{severity: (\w+)\}", rules())
-    assert dict(told) == dict(severities), "each with its severity, what it means, and what to do"
+    told = re.findall(
+        r"^\| <a id=\"(Onward\w+)\"></a>`(\w+)` \| (\w+) \| \w+ [^|]+ \| ([\w`]\S* [^|]+) \|$",
+        (DEPLOY.parent / "docs" / "operations.md").read_text(),
+        re.MULTILINE,
+    )
+    severities = {rule["alert"]: rule["labels"]["severity"] for rule in alert_rules()}
+    assert {name: severity for _, name, severity, _ in told} == severities, "each has what it means, and what to do"
+    assert [anchor for anchor, *_ in told] == [name for _, name, *_ in told]
+    advice = {name: _UNMARKED.sub(r"\1\2", what) for _, name, _, what in told}
+    for rule in alert_rules():
+        said = {"advice": advice[rule["alert"]], "docs": f"docs/operations/#{rule['alert']}"}
+        assert rule["annotations"] == {"summary": rule["annotations"]["summary"], **said}, "whoever is woken reads it"
 
 
 def test_panels_have_a_place_each() -> None:

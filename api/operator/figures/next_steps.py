@@ -130,7 +130,7 @@ def _attacked(facts: StepFacts) -> Iterator[NextStep]:
     may_freeze = _freezes(facts) == "attack"
     for alarm in attacks:
         found, who = alarm.opening, facts.loudest.get(alarm.alarm_id)
-        named = "" if who is None else f" Most has {who.kind} {_short(who)}: {who.share:.0%} of the reward there."
+        named = "" if who is None else f" {_named(who)} has the most: {who.share:.0%} of the reward there."
         yield NextStep(
             state="attacked",
             severity="info" if alarm.state == "acknowledged" else "critical",
@@ -141,6 +141,10 @@ def _attacked(facts: StepFacts) -> Iterator[NextStep]:
             orders=(SuggestedOrder("pin", facts.live),) if may_freeze else (),
         )
         may_freeze = False
+
+
+def _named(who: Loudest) -> str:
+    return f"{who.kind.capitalize()} {_short(who)}"
 
 
 def _short(who: Loudest) -> str:

@@ -389,6 +389,14 @@ def test_what_is_wrong_is_said(world: Service, chromium: Browser) -> None:
     context.close()
 
 
+_NARROW = """found => found.filter(each => {
+    const words = document.createRange();
+    words.selectNodeContents(each);
+    const lines = new Set([...words.getClientRects()].map(line => Math.round(line.top))).size;
+    return lines > 1 && words.getBoundingClientRect().width < each.parentElement.clientWidth / 2;
+}).map(each => each.textContent)"""
+
+
 def test_what_is_empty_says_how_it_begins(tmp_path: Path, open_page: OpenPage) -> None:
     """Of a service that nobody has used yet: each chart and each list, in every view."""
     with serve(tmp_path / "service", keys=KEYS) as service:
@@ -400,11 +408,25 @@ def test_what_is_empty_says_how_it_begins(tmp_path: Path, open_page: OpenPage) -
             for figure in page.locator(f"#{view} figure").all():
                 expect(figure.locator(".empty")).to_be_visible()
             said |= dict.fromkeys(page.locator(f"#{view} .empty:visible").all_inner_texts(), view)
+            narrow = page.locator(f"#{view} .empty:visible").evaluate_all(_NARROW)
+            assert narrow == [], "each has the width of its list"
         figures = page.locator("figure").count()
         page.close()  # before what it asks is gone
     assert [words for words in said if not re.fullmatch(r"[A-Z].{12,}\.", words)] == []
     assert figures > 20
     assert set(said.values()) == set(VIEWS)
+
+
+def test_the_words_beside_an_axis_stand_clear_of_its_numbers(open_page: OpenPage) -> None:
+    page = open_page("#curves")
+    place = page.locator("#learner-charts figure", has_text="Baseline").first.locator(".u-over")
+    room = place.evaluate("""over => {
+        const ink = document.createElement("canvas").getContext("2d");
+        ink.font = "11px system-ui";
+        const [tick, gap, words] = [10, 5, 16];
+        return over.offsetLeft - tick - gap - words - ink.measureText("600.0 %").width;
+    }""")
+    assert room >= 0
 
 
 def test_a_chart_whose_figures_are_unknown_says_what_it_lacks(open_page: OpenPage) -> None:

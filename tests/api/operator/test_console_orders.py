@@ -241,6 +241,27 @@ def test_an_order_that_is_refused_says_why(open_page: OpenPage, world: Service) 
         world.orders.refuse_with = None
 
 
+_MUTE = """() => {
+    const ask = window.fetch;
+    window.fetch = async (path, asked) => {
+        const answer = await ask(path, asked);
+        if (asked?.method === "POST") throw new DOMException("signal timed out", "TimeoutError");
+        return answer;
+    };
+}"""
+
+
+def test_an_order_that_is_not_answered_is_not_called_undone(open_page: OpenPage, tmp_path: Path) -> None:
+    with serve(tmp_path / "of-its-own") as service:
+        page = open_page("#releases", key="", of=service)
+        page.evaluate(_MUTE)
+        page.locator("#switches button", has_text="freeze").click()
+        told = page.locator("#done")
+        expect(told).to_contain_text("Not known whether this was done: pin version 1. No answer came in 15 s: look")
+        assert [order.kind for order in service.orders.done] == ["pin"], "it arrived all the same"
+        page.close()
+
+
 def test_turns_are_excluded_after_a_look_at_what_that_changes(open_page: OpenPage, world: Service) -> None:
     with world.store.look() as view:
         ((_, reward),) = view.rewards.after(Namespace("default"), 0, 1)

@@ -16,6 +16,7 @@ from receiver import Receiver, receiver
 
 from core.clock import SystemClock
 from core.ids import Namespace
+from core.operations.alarm_advice import ADVICE
 from core.settings import AlertSettings
 from core.stages.rounds import Rounds
 from core.store import SqlStore, open_sqlite
@@ -85,6 +86,7 @@ def test_a_webhook_is_told_of_each_opening_and_closing_once_and_signed(store: Sq
     }
     assert alert["annotations"] == {
         "summary": "Questions instead of risky edits.",
+        "advice": ADVICE["questions"],
         "figures": "recent 0.5",
         "holds": "release",
         "runbook_url": "https://onward.example.org/at/docs/monitors/#questions",

@@ -91,8 +91,8 @@ STATES: dict[str, tuple[StepFacts, str, str, tuple[SuggestedOrder, ...]]] = {
     "an alarm holds": (facts(alarms=[HOLDING], is_held=True), "held", "Alarm no edits, chat: It asks. It holds", ()),
     "one user floods": (
         facts(alarms=[alarm("feedback_rate", severity="warning")], loudest={"a": Loudest("user", "ab12", 0.43)}),
-        "attacked", "Somebody attacks, in workload chat: One user sends most of the feedback. Most has user ab12: 43%"
-        " of the reward there.",
+        "attacked", "Somebody attacks, in workload chat: One user sends most of the feedback. User ab12 has the most:"
+        " 43% of the reward there.",
         (SuggestedOrder("pin", 44),),
     ),
     "it is attacked, and falls": (
@@ -253,7 +253,7 @@ def test_the_route_names_who_attacks(tmp_path: Path) -> None:
             work.alarms.open(opening("b", opened_at=START))
         found = service.get("/v1/overview").json()
         assert (found["state"], found["next"][0]["view"], found["held_by_alarm"]) == ("attacked", "sessions", True)
-        assert re.search(r"Most has user ab12cd34: 6\d% of the reward there\.$", found["next"][0]["what"])
+        assert re.search(r"User ab12cd34 has the most: 6\d% of the reward there\.$", found["next"][0]["what"])
         assert found["next"][0]["search"] == "user:ab12cd34"
         assert found["next"][0]["do"].startswith("Freeze releases, then see what this user does;")
 
