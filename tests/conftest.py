@@ -88,6 +88,7 @@ _DEEP = (
     "tests/e2e/past/test_excluded_user.py",
     "tests/e2e/past/test_midtrain_sessions.py",
     "tests/e2e/past/test_mined_suite.py",
+    "tests/e2e/past/test_mined_tasks.py",
     "tests/e2e/past/test_propose.py",
     "tests/e2e/past/test_replay.py",
     "tests/e2e/rollouts/",

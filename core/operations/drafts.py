@@ -39,6 +39,38 @@ class DraftMessage(msgspec.Struct, frozen=True):
     content: str
 
 
+class DraftChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent changed in a file: `write` all of it, else `new` in the place of `old`, once or everywhere."""
+
+    kind: str
+    path: str
+    old: str
+    new: str
+    by_helper: bool  # another agent of the session made it
+
+
+class DraftCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that an agent ran, and how it ended the last time; `doubt`: why it can be no test."""
+
+    command: str
+    exit_code: int | None
+    failed_before: bool
+    doubt: str | None
+    chosen: bool
+
+
+class DraftedWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent did with tools; `state`: the task from whose environment it began, None where nobody knows.
+
+    `unseen`: what may have changed files, too."""
+
+    changes: tuple[DraftChange, ...]
+    commands: tuple[DraftCommand, ...]
+    unseen: tuple[str, ...]
+    image: str | None
+    state: str | None
+
+
 class WholeDraft(msgspec.Struct, frozen=True, kw_only=True):
     """All of a draft: the request, the curated answer, the turn that it is of, and the rules of its reuse."""
 
@@ -52,6 +84,7 @@ class WholeDraft(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None  # its keyed hash
     key: str | None
     only_for: str
+    work: DraftedWork | None = None  # of an agent's session
 
 
 class SuiteDrafts(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +97,17 @@ class SuiteDrafts(msgspec.Struct, frozen=True, kw_only=True):
     decided: tuple[ListedDraft, ...] = ()
     problems: tuple[str, ...] = ()
     unlisted: int = 0
+
+
+class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
+    """How a draft becomes a case: by a checker, or, of an agent's work, with what a person changed of it.
+
+    `tests`: the numbers of its commands, from 1, that are its tests; None: all that can be."""
+
+    checker: str | None = None
+    group: str | None = None
+    instruction: str | None = None
+    tests: tuple[int, ...] | None = None
 
 
 class Decider(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from core.operations.drafts import Decider, SuiteDrafts, WholeDraft
+from core.operations.drafts import Acceptance, Decider, SuiteDrafts, WholeDraft
 
 
 class Drafts(Protocol):
@@ -18,8 +18,10 @@ class Drafts(Protocol):
         """Return one. Raises NotFound."""
         ...
 
-    def accept(self, suite: str, name: str, checker: str, group: str | None, who: Decider) -> WholeDraft:
-        """Make it a case. Raises NotFound, InvalidRequest for the checker, Conflict where somebody was faster."""
+    def accept(self, suite: str, name: str, given: Acceptance, who: Decider) -> WholeDraft:
+        """Make it a case. Raises NotFound, InvalidRequest for what is given, Conflict where somebody was faster.
+
+        Conflict also where the session of an agent may not be used any more, or nobody knows what it began from."""
         ...
 
     def reject(self, suite: str, name: str, why: str, who: Decider) -> WholeDraft:

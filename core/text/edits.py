@@ -1,8 +1,8 @@
 """The fate of a suggested text: how far it was edited, and how much of it is left."""
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from rapidfuzz.distance import Indel, Levenshtein
 
@@ -44,6 +44,21 @@ def text_of_call(arguments: str) -> str | None:
     """Return what an editing tool call writes; None when it does not say."""
     said = object_of(arguments) or {}
     return next((said[name] for name in _TEXTS if isinstance(said.get(name), str)), None)
+
+
+def words_of_call(arguments: str) -> str | None:
+    """Return all texts of a call's arguments in their order, a line or more each; None where these are no object.
+
+    JSON writes a line's end, or a quote, in other characters: nothing that is compared by its words is compared so."""
+    said = object_of(arguments)
+    return None if said is None else "\n".join(_texts_in(said))
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts_in(each)
 
 
 def patched(text: str, diff: str) -> str:

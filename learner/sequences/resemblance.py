@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from core.events import Completion
-from core.text.edits import text_of_call
+from core.text.edits import text_of_call, words_of_call
 
 SHINGLE = 5
 LIKENESS = 0.5
@@ -104,11 +104,11 @@ NOTHING_KEPT_OUT: Final = KeptOut()
 
 
 def answers_of(turn: Completion) -> Iterator[str]:
-    """Yield the texts that a turn wrote: its answer, and that of each tool call."""
+    """Yield the texts that a turn wrote: its answer, and of each tool call what it writes, and all that it says."""
     yield turn.text
     for call in turn.tool_calls:
-        text = text_of_call(call.arguments)
-        yield call.arguments if text is None else text
+        for text in (text_of_call(call.arguments), words_of_call(call.arguments)):
+            yield call.arguments if text is None else text
 
 
 def _tokens(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 Modules that a command needs are imported when it runs, as in `onward.cli`."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -181,17 +182,31 @@ def mine_suite(
     least_reward: Annotated[float, Parameter(help="The least reward of a session's last answer.")] = 0.5,
     most: Annotated[int, Parameter(help="The most drafts to make.")] = 100,
     namespace: Annotated[str | None, Parameter(help="Only sessions of this namespace.")] = None,
+    purpose: Annotated[
+        list[str] | None,
+        Parameter(negative="", help="A purpose for which turns were processed that allows it; may be repeated."),
+    ] = None,
+    tasks: Annotated[
+        list[Path] | None,
+        Parameter(negative="", help="A folder of tasks that agents' sessions may have begun from; may be repeated."),
+    ] = None,
+    base: Base = None,
+    images: Images = IMAGES,
     set_: Set = None,
 ) -> None:
     """Draft a case of each session whose last answer was good: its request, and what the user kept as the solution.
 
-    Nothing of a session is taken of which any turn may not be learned from or stored. No run asks a draft, but what
-    resembles its solution is not trained on from now on, where the service keeps the suite out. Prints the files, and
-    why there is no draft of the other sessions."""
+    A session of an agent with tools becomes the draft of a task: what it changed is the solution, and the commands that
+    it ran are the tests. Nothing of a session is taken of which any turn may not be learned from or stored. No run asks
+    a draft, but what resembles its solution is not trained on from now on, where the service keeps the suite out.
+    Prints the files, and why there is no draft of the other sessions."""
     from onward.output import show_json
     from onward.replays.suites.mining import DraftFilter, mine
 
-    found = mine(directory, out, DraftFilter(least_reward, most, namespace), overrides_of(set_))
+    wanted = DraftFilter(
+        least_reward, most, namespace, tuple(purpose or ()), tuple(tasks or ()), images, images_of(base)
+    )
+    found = mine(directory, out, wanted, overrides_of(set_))
     show_json(found.report() | {"provenance": found.origin})
     if not found.is_kept_out:
         print(f"{directory} may still train on these: name {out} in learner.admission.keep_out", file=sys.stderr)
@@ -226,13 +241,42 @@ def accept_draft(
     directory: Suite,
     name: Annotated[str, Parameter(help="The draft's name.")],
     *,
-    checker: Annotated[str, Parameter(help='What tells a right answer: { kind = "contains", all = ["sum("] }')],
+    checker: Annotated[
+        str | None, Parameter(help='What tells a right answer: { kind = "contains", all = ["sum("] }')
+    ] = None,
     group: Annotated[str | None, Parameter(help="The case's group.")] = None,
+    sessions: Annotated[
+        Path | None, Parameter(help="Of an agent's work: the service's directory, which says if it may still be used.")
+    ] = None,
+    test: Annotated[
+        list[int] | None,
+        Parameter(negative="", help="Of an agent's work: a command that is a test, by its number; may be repeated."),
+    ] = None,
+    state: Annotated[
+        Path | None, Parameter(help="Of an agent's work: the folder of a task from whose environment it began.")
+    ] = None,
+    workdir: Annotated[str, Parameter(help="Where in it the work lies.")] = "/app",
+    set_: Set = None,
 ) -> None:
-    """Make a draft a case of the suite. A checker that finds the draft's own solution wrong is refused."""
-    from serving.evals.drafts.deciding import accept
+    """Make a draft a case of the suite.
 
-    print(accept(directory, name, checker, _review(), group))
+    A checker that finds the draft's own solution wrong is refused. An agent's work has none: it becomes a task, whose
+    tests are the commands that it ran."""
+    from serving.evals.drafts.deciding import TaskEdit, accept, accept_task
+
+    if checker is not None:
+        print(accept(directory, name, checker, _review(), group))
+        return
+    if sessions is None:
+        raise ConfigError("--checker, or for an agent's work --sessions DIR: say how the draft becomes a case")
+    from onward.wiring.foundation import open_foundation
+    from onward.wiring.suites.usable import unusable_in
+    from serving.evals.drafts.tasks import state_of
+
+    began = None if state is None else state_of(state, workdir)
+    edit = TaskEdit(None, None if test is None else tuple(test), group, began)
+    with closing(open_foundation(sessions, overrides_of(set_))) as source:
+        print(accept_task(directory, name, edit, _review(), unusable_in(source)))
 
 
 @suite.command(name="reject")

@@ -29,9 +29,10 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from core.errors import ConfigError, OnwardError
 from core.temperature import Temperature
+from serving.evals.agent_work import AgentWork
 from serving.evals.checkers import Checker, CheckerEntry
+from serving.evals.tasks import PARTIAL, instruction_of, is_task, solutions_of, tasks_below
 from serving.evals.tasks import digest_of as digest_of_task
-from serving.evals.tasks import instruction_of, is_task, solutions_of, tasks_below
 
 DRAFTS = "drafts"
 """The folder of a suite that holds its drafts."""
@@ -90,10 +91,18 @@ class Draft(CheckerEntry):
     reuse: Reuse
     why: str | None = None
     review: Review | None = None
+    work: AgentWork | None = None
+    """Of an agent's session with tools: it becomes a task."""
 
     @property
     def asked(self) -> str:
         return _asked(self.messages)
+
+    def kept_out(self) -> dict[str, str]:
+        """Return what must not be learned of it: its solution, or each change of an agent's work."""
+        if self.work is None:
+            return {f"{DRAFTS}/{self.name}": self.solution}
+        return {f"{DRAFTS}/{self.name}: {at}": each.text for at, each in enumerate(self.work.changes, 1)}
 
 
 def _asked(messages: Iterable[CaseMessage]) -> str:
@@ -110,6 +119,11 @@ class CaseEntry(CheckerEntry):
     """Of an answer; None: 512, or as many as the context has room for; in a task as many as its harness asks for."""
     weight: float = Field(default=1.0, gt=0, lt=math.inf)
     group: str = Field(default="all", min_length=1)
+    source: Origin | None = None
+    """Of a case that was mined from a session; with `reuse`."""
+    reuse: Reuse | None = None
+    review: Review | None = None
+    """Of a draft that a person accepted."""
 
 
 class Case(CaseEntry):
@@ -119,11 +133,6 @@ class Case(CaseEntry):
     messages: tuple[CaseMessage, ...] = ()
     checker: Checker
     solution: str | None = Field(default=None, min_length=1)
-    source: Origin | None = None
-    """Of a case that was mined from a session; with `reuse`."""
-    reuse: Reuse | None = None
-    review: Review | None = None
-    """Of a draft that a person accepted."""
 
     @model_validator(mode="after")
     def _asks_once(self) -> "Case":
@@ -226,7 +235,10 @@ class Suite:
 
     def kept_out(self) -> dict[str, str]:
         """Return the solutions of cases and of drafts, which are named as their files below the suite."""
-        return self.solutions() | {f"{DRAFTS}/{draft.name}": draft.solution for draft in self.drafts.values()}
+        found = self.solutions()
+        for draft in self.drafts.values():
+            found |= draft.kept_out()
+        return found
 
 
 def load_suite(directory: Path) -> Suite:
@@ -250,6 +262,7 @@ def _suite(directory: Path) -> Suite:
     tasks = tasks_below(directory)
     within = set(tasks)
     paths = [path for path in sorted(directory.rglob("*.toml")) if within.isdisjoint(path.parents)]
+    paths = [path for path in paths if not any(part.endswith(PARTIAL) for part in path.relative_to(directory).parts)]
     if not paths:
         raise ConfigError(f"{directory}: no case files (*.toml)")
     drafts = directory / DRAFTS

@@ -11,6 +11,8 @@ from blake3 import blake3
 
 from core.errors import ConfigError
 
+PARTIAL = ".partial"
+"""How the name of a folder ends that is being written: what is in it counts for nothing yet."""
 _SETTINGS, _INSTRUCTION, _SOLUTION = "task.toml", "instruction.md", "solution"
 _MOST_BYTES = 4 << 20  # of a solution's texts: each of their words is held in memory
 
@@ -23,7 +25,8 @@ def tasks_below(directory: Path) -> list[Path]:
     """Return the folders of tasks in a directory, those within another task left out."""
     found: dict[Path, None] = {}
     for path in sorted(directory.rglob(_SETTINGS), key=lambda path: len(path.parts)):
-        if is_task(path.parent) and found.keys().isdisjoint(path.parent.parents):
+        is_whole = not any(part.endswith(PARTIAL) for part in path.relative_to(directory).parts)
+        if is_whole and is_task(path.parent) and found.keys().isdisjoint(path.parent.parents):
             found[path.parent] = None
     return list(found)
 

@@ -27,6 +27,9 @@ WORKED: Final = (
 AS_SHOWN: Final = "tests/clients/typescript/test_as_shown.py::test_the_commands_of_each_page_make_what_it_says"
 BATCH: Final = "tests/api/feedback/test_batches.py::test_the_batch_of_the_page_is_taken"
 SUITES: Final = "tests/onward/replays/test_suites.py::test_what_the_page_shows_can_be_done_with_ones_own_sessions"
+AGENTS: Final = (
+    "tests/onward/wiring/test_mined_tasks.py::test_a_state_that_no_task_has_is_unknown_until_a_person_names_it"
+)
 OWN_MODEL: Final = "tests/onward/profiles/test_init.py::test_what_the_page_shows_can_be_done_with_a_model"
 SANDBOX: Final = "tests/environments/sandboxes/test_opened.py::test_the_lines_of_the_page_open_one"
 CHECKED: Final = "tests/environments/tasks/test_document.py::test_the_commands_of_the_page_find_the_example_fair"
@@ -44,6 +47,7 @@ RUN: Final[Mapping[str, Mapping[str, str]]] = {
     "docs/evals.md": {
         "onward evals check SUITE": SUITES,
         "onward suite mine": SUITES,
+        "onward suite accept": AGENTS,
         "onward evals run SUITE": SERVED,
         "onward evals run TASKS": WORKED,
         "onward replay DIR": DEEP,

@@ -36,13 +36,14 @@ function decided(draft) {
 
 function decision({ state: kind, decision: { by, at: when, why, checker, group } }) {
   const who = by ? `${plain(kind)} by ${by} ${time(when)}` : `${plain(kind)}; nobody wrote down by whom`;
-  return kind === "rejected" ? `${who}: ${why}` : `${who}: ${checker}${group ? `, group ${group}` : ""}`;
+  return kind === "rejected" ? `${who}: ${why}` : `${who}: ${checker ?? "a task"}${group ? `, group ${group}` : ""}`;
 }
 
 // ---------------------------------------------------------------------------------------------- orders
 
 const MEANING = {
   accept: "It becomes a case of the suite. A checker that finds the answer above wrong is refused.",
+  task: "It becomes a task of the suite, whose tests are the chosen commands. Refused where the session may not be used any more.",
   reject: "It is put aside and not drafted again; its session may be learned from.",
 };
 const BACK = {
@@ -68,12 +69,15 @@ const wish = (kind, draft, meaning, undo, rest) => ({
 });
 
 const accepting = (draft, checker, group) => wish("accept", draft, MEANING.accept, takingBack, { more: { checker, ...group && { group } } });
+const acceptingTask = (draft, given) => wish("accept", draft, MEANING.task, takingBack, { more: given });
 const rejecting = (draft, usual) => wish("reject", draft, MEANING.reject, takingBack, { word: "why", needed: true, usual });
 const takingBack = draft => wish("undo", draft, BACK[draft.state], found => anew(found, draft), {});
 
 /** What was decided, once more. */
-const anew = (draft, { state: kind, decision: { checker, group, why } }) =>
-  kind === "accepted" ? accepting(draft, checker, group) : rejecting(draft, why);
+const anew = (draft, { state: kind, work, decision: { checker, group, why } }) => {
+  if (kind === "rejected") return rejecting(draft, why);
+  return work ? acceptingTask(draft, group && { group }) : accepting(draft, checker, group);
+};
 
 const undo = draft => ordering("undo", "undo", takingBack(draft));
 
@@ -94,6 +98,58 @@ function form(draft) {
       ordering("reject", "rollback", rejecting(draft, null))));
 }
 
+/** The form of an agent's work: its request in a person's words, and which of its commands are tests. */
+function taskForm(draft, boxes) {
+  const asked = make("textarea", "");
+  asked.id = "instruction";
+  asked.rows = 6;
+  asked.value = draft.messages.map(({ content }) => content).join("\n\n");
+  const said = asked.value;
+  const given = () => ({
+    tests: boxes.filter(({ checked }) => checked).map(({ value }) => Number(value)),
+    ...asked.value !== said && { instruction: asked.value },
+  });
+  return make("div", "decide",
+    make("label", "", "What is asked", asked),
+    make("p", "bar",
+      ordering("accept", "promote", () => acceptingTask(draft, given())),
+      ordering("reject", "rollback", rejecting(draft, null))));
+}
+
+const DOUBTS = {
+  no_result: "nobody was told what came of it", no_exit_status: "its result does not say how it ended", network: "it asks for a network",
+  destructive: "it may destroy something", of_its_machine: "it hangs on its machine", hides_its_end: "the shell hides how it ended",
+  no_test: "it tests nothing", failed: "it failed", changed_since: "files were changed since", tests_changed: "the session changed tests",
+  of_a_helper: "a helper ran it", secret: "it holds a secret",
+};
+
+function commandLine({ command, doubt, failed_before: failed, chosen }, place) {
+  const box = make("input", "");
+  box.type = "checkbox";
+  box.value = String(place + 1);
+  box.checked = chosen && !doubt;
+  box.disabled = Boolean(doubt);
+  const more = doubt ? ` – no test: ${DOUBTS[doubt] ?? doubt}` : failed ? " – it failed at first, and ended well" : " – it ended well";
+  return { box, line: make("li", "", make("label", "", box, " ", make("code", "", command), more)) };
+}
+
+/** What an agent did: changes, commands, and from what it began. */
+function workOf({ changes, commands, unseen, image, state: began }, boxes) {
+  const change = ({ kind, path, old, new: text, by_helper: helper }) => make("div", "said",
+    make("small", "", `${kind === "write" ? "writes" : "changes"} ${path}${helper ? ", by a helper that the agent had asked" : ""}`),
+    kind === "write" ? "" : make("pre", "message", old), make("pre", "message solution", text));
+  const lines = commands.map(commandLine);
+  boxes.push(...lines.map(({ box }) => box));
+  return [
+    make("h3", "", "Changes"), ...changes.map(change),
+    unseen.length ? make("p", "", `Files may also have been changed by: ${unseen.join("; ")}.`) : "",
+    make("h3", "", "Tests"), make("ul", "", ...lines.map(({ line }) => line)),
+    make("h3", "", "What it began from"),
+    make("p", "", began ? `The environment of the task ${began}.`
+      : `Unknown${image ? `: no task was named whose image is ${image}` : ": its turns name no image"}. It cannot be accepted without it.`),
+  ];
+}
+
 // ---------------------------------------------------------------------------------------------- one draft
 
 function link(text, hash) {
@@ -106,6 +162,7 @@ const quoted = ({ role, content }) => make("div", "said", make("small", "", role
 
 function fill(draft) {
   const tests = draft.outcomes.filter(outcome => outcome.startsWith("tests"));
+  const boxes = [];
   panel.replaceChildren(
     button("all drafts", "", () => { location.hash = "drafts"; }, "Back (Escape)"),
     make("h2", "", draft.name, " ", state(draft.state)),
@@ -119,14 +176,16 @@ function fill(draft) {
       named("session", link(draft.session, `session/${encodeURIComponent(draft.session)}`)),
       named("turn", link(draft.turn, `turn/${encodeURIComponent(draft.turn)}`))),
     make("h3", "", "Request, with what its client quoted of the repository"), ...draft.messages.map(quoted),
-    make("h3", "", draft.edited ? "Answer, as its user changed it" : "Answer"), make("pre", "message solution", draft.solution),
-    make("h3", "", "Tests"),
-    make("p", "", `${tests.length ? `The log says ${tests.join(", ")}, and not which tests these were.` : "The log says of no tests."} The checker is yours to give.`),
+    ...draft.work ? workOf(draft.work, boxes) : [
+      make("h3", "", draft.edited ? "Answer, as its user changed it" : "Answer"), make("pre", "message solution", draft.solution),
+      make("h3", "", "Tests"),
+      make("p", "", `${tests.length ? `The log says ${tests.join(", ")}, and not which tests these were.` : "The log says of no tests."} The checker is yours to give.`),
+    ],
     make("h3", "", "Rules of reuse"),
     make("dl", "facts",
       named("only for", draft.only_for), named("namespace", draft.namespace),
       named("let by key", draft.key ?? "none"), named("user", draft.user?.slice(0, 12) ?? "nobody named")),
-    draft.decision ? "" : form(draft));
+    draft.decision ? "" : draft.work ? taskForm(draft, boxes) : form(draft));
 }
 
 export async function show(text) {

@@ -12,7 +12,7 @@ from api.access.context import ApiContext
 from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters, whole_number
 from api.access.trail import note_of
 from core.errors import InvalidRequest, NotFound
-from core.operations.drafts import Decider, ListedDraft, SuiteDrafts, WholeDraft
+from core.operations.drafts import Acceptance, Decider, ListedDraft, SuiteDrafts, WholeDraft
 from core.ports import Drafts
 
 _DEFAULT_LIMIT, _LARGEST_PAGE = 100, 1000
@@ -26,9 +26,13 @@ class AcceptBody(msgspec.Struct, forbid_unknown_fields=True):
     suite: _Suite
     seen: _Seen
     """What was looked at, as the draft is shown with it."""
-    checker: Annotated[str, Meta(min_length=1, max_length=10_000)]
-    """In TOML, as a case has it: `{ kind = "contains", all = ["sum("] }`. No command."""
+    checker: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
+    """In TOML, as a case has it: `{ kind = "contains", all = ["sum("] }`. No command; none for an agent's work."""
     group: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] | None = None
+    instruction: Annotated[str, Meta(min_length=1, max_length=100_000, pattern=r"^[^\x00]*$")] | None = None
+    """Of an agent's work: what is asked, in a person's words."""
+    tests: Annotated[list[Annotated[int, Meta(ge=1)]], Meta(min_length=1, max_length=1000)] | None = None
+    """Of an agent's work: the commands that are its tests, by their numbers from 1."""
 
 
 class RejectBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -107,13 +111,17 @@ def _decisions(router: APIRouter, context: ApiContext) -> None:
         operation_id="accept_draft",
     )
     async def accept_draft(request: Request, name: str) -> Response:
-        """Make a draft a case of its suite. A checker that finds the draft's own solution wrong is refused."""
+        """Make a draft a case of its suite. A checker that finds the draft's own solution wrong is refused.
+
+        An agent's work has none: the commands that it ran are its tests."""
         body, known = await body_of(context, request, accept_decoder), _known(drafts, name)
+        tests = None if body.tests is None else tuple(body.tests)
+        given = Acceptance(checker=body.checker, group=body.group, instruction=body.instruction, tests=tests)
         return await decide(
             request,
             body.suite,
             body.seen,
-            lambda who: known.accept(body.suite, name, body.checker, body.group, who),
+            lambda who: known.accept(body.suite, name, given, who),
         )
 
     @router.post(

@@ -1,11 +1,13 @@
 """`onward suite mine`: drafts of eval cases out of a service's own sessions.
 
-Nothing of a session is taken of which any turn may not be learned from or not be stored: later turns quote it."""
+Nothing of a session is taken of which any turn may not be learned from or not be stored: later turns quote it. An
+agent's session with tools becomes the draft of a task."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +15,15 @@ from blake3 import blake3
 from rich.console import Console
 from rich.progress import Progress
 
+from api.turns.intake import PROCESSING_PURPOSE
 from core.errors import ConfigError
 from core.events import Completion, Outcome, Reward
 from core.ids import InferenceId, Namespace
+from core.ports import Store
 from core.store import open_sqlite
+from environments.cases.prepared import prepared
+from environments.errors import EnvironmentFault
+from environments.tasks.harbor.folder import read_tasks
 from learner.sequences.resemblance import Solutions
 from onward.replays.exports.choice import TurnChoice
 from onward.replays.exports.conversations import Conversations
@@ -25,8 +32,12 @@ from onward.replays.exports.reports import require_folder
 from onward.replays.history import require_directory
 from onward.replays.provenance import VersionRange, provenance_of
 from onward.replays.scratch import scratch
+from onward.replays.suites.agents import Agents, calls_tools
 from onward.wiring.foundation import open_foundation
+from onward.wiring.suites.usable import why_unusable
+from serving.evals.agent_work import AgentWork, State
 from serving.evals.cases import DRAFTS, REJECTED, CaseMessage, Draft, Origin, Reuse, read_drafts, read_suite
+from serving.evals.drafts.tasks import state_of
 from serving.evals.drafts.written import put_draft
 from serving.rendering import load_renderer
 
@@ -39,11 +50,19 @@ their order."""
 
 @dataclass(frozen=True)
 class DraftFilter:
-    """Which sessions are drafted: with a last answer of at least that reward, at most so many of them."""
+    """Which sessions are drafted: with a last answer of at least that reward, at most so many of them.
+
+    `purposes`: what turns that state a purpose may have been processed for. `tasks`: folders of tasks from whose
+    environments agents' sessions began, whose images are kept in `kept`; `images` says what stands for those that no
+    engine can pull."""
 
     least: float = 0.5
     most: int = 100
     namespace: str | None = None
+    purposes: tuple[str, ...] = ()
+    tasks: tuple[Path, ...] = ()
+    kept: Path = Path("build/environments")
+    images: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the options. Raises ConfigError naming the one at fault."""
@@ -77,6 +96,7 @@ def mine(directory: Path, suite: Path, wanted: DraftFilter, overrides: Mapping[s
     The same sessions give the same drafts: what is a draft, was rejected or is a case is not drafted again."""
     require_folder(suite, "a suite of cases")
     require_directory(directory, overrides)
+    states = _states_of(wanted)
     known, drafts = _Known(suite), _Drafts(suite, wanted.most)
     suite.mkdir(parents=True, exist_ok=True)
     counts, sessions, versions = Counter[str](), 0, VersionRange()
@@ -90,11 +110,12 @@ def mine(directory: Path, suite: Path, wanted: DraftFilter, overrides: Mapping[s
         past = ChosenPast(source, store, TurnChoice(namespace=namespace))
         past.read(progress)
         talk = Conversations(load_renderer(source.model, family=source.settings.serving.family))
+        agents = Agents(talk, states)
         for session in past.sessions():
             sessions += 1
             for logged in session:
                 versions.add_turn(logged.turn)
-            found = _drafted(session, past, talk, wanted.least)
+            found = _unusable(source.store, session, wanted) or _drafted(session, past, talk, agents, wanted.least)
             why = drafts.take(found, known) if isinstance(found, Draft) else found
             counts.update([why] if why else [])
         counts.update(drafts.fill_up(known))
@@ -103,12 +124,37 @@ def mine(directory: Path, suite: Path, wanted: DraftFilter, overrides: Mapping[s
     return Mined(sessions, drafts.paths, dict(sorted(counts.items())), past.missing, is_kept_out, origin)
 
 
-def _drafted(session: Sequence[Logged], past: ChosenPast, talk: Conversations, least: float) -> Draft | str:
-    """Return the draft of a session's last answer, or why there is none."""
-    if any(each.turn.unstored is not None for each in session):
-        return "not_stored"
-    if not all(each.turn.learn for each in session):
-        return "no_consent"
+def _states_of(wanted: DraftFilter) -> dict[str, State]:
+    """Return what agents' sessions began from, by the digests of images. Raises ConfigError naming a task at fault."""
+    if not wanted.tasks:
+        return {}
+    try:
+        folders = [task.folder for task in read_tasks(wanted.tasks)]
+        made = asyncio.run(prepared(folders, wanted.kept.resolve(), wanted.images))
+    except EnvironmentFault as error:
+        raise ConfigError(f"--tasks: {error}") from error
+    found: dict[str, State] = {}
+    for folder, task in zip(folders, made, strict=True):
+        if isinstance(task, str):
+            raise ConfigError(f"--tasks: {folder}: {task}")
+        state = state_of(folder, task.spec.workdir)
+        if task.image is not None and state is not None:
+            found.setdefault(task.image, state)
+    return found
+
+
+def _unusable(store: Store, session: Sequence[Logged], wanted: DraftFilter) -> str | None:
+    """Return why nothing of a session may be used, whatever is in it; None where it may."""
+    stated = {each.turn.tags[PROCESSING_PURPOSE] for each in session if PROCESSING_PURPOSE in each.turn.tags}
+    rewards = [each.reward for each in session if each.reward is not None]
+    why = why_unusable(store, [each.turn for each in session], rewards)
+    return why or ("other_purpose" if stated - set(wanted.purposes) else None)
+
+
+def _drafted(
+    session: Sequence[Logged], past: ChosenPast, talk: Conversations, agents: Agents, least: float
+) -> Draft | str:
+    """Return the draft of a session's last answer, or of what an agent did in it; or why there is none."""
     if not _is_whole([each.turn for each in session]):
         return "turns_missing"  # of which nobody knows whether they may be used
     answers = [each for each in session if each.turn.purpose in _ANSWERS]
@@ -121,6 +167,8 @@ def _drafted(session: Sequence[Logged], past: ChosenPast, talk: Conversations, l
         return "unrewarded"
     if last.reward.void or last.reward.value < least:
         return "void" if last.reward.void else "below_least_reward"
+    if calls_tools(session):
+        return _task_of(last.turn, last.reward, session, agents, past.outcomes(session))
     return _case_of(last.turn, last.reward, talk, past.outcomes(session))
 
 
@@ -137,15 +185,46 @@ def _case_of(
     if prompt is None:
         return "no_conversation"
     solution = (kept or {"content": turn.text})["content"]
-    if turn.tool_calls or any(message["role"] == "tool" or "tool_calls" in message for message in prompt):
-        return "calls_tools"  # a case has no tools to answer them
+    if any(message["role"] == "tool" or "tool_calls" in message for message in prompt):
+        return "calls_tools"  # that nobody logged: a case has no tools to answer them
     asked = next((message["content"] for message in reversed(prompt) if message["role"] == "user"), "")
     if not solution.strip() or not asked.strip():
         return "no_words"
+    messages = tuple(CaseMessage(role=message["role"], content=message["content"]) for message in prompt)
+    return _draft(turn, reward, outcomes, messages=messages, solution=solution, edited=kept is not None)
+
+
+def _task_of(
+    turn: Completion,
+    reward: Reward,
+    session: Sequence[Logged],
+    agents: Agents,
+    outcomes: Mapping[InferenceId, Sequence[Outcome]],
+) -> Draft | str:
+    found = agents.work_of(session, turn)
+    if isinstance(found, str):
+        return found
+    asked, work = found
+    messages = (CaseMessage(role="user", content=asked),)
+    solution = "\n\n".join(change.text for change in work.changes)
+    edited = any(each.reward is not None and each.reward.edits for each in session)
+    return _draft(turn, reward, outcomes, messages=messages, solution=solution, edited=edited, work=work)
+
+
+def _draft(
+    turn: Completion,
+    reward: Reward,
+    outcomes: Mapping[InferenceId, Sequence[Outcome]],
+    *,
+    messages: tuple[CaseMessage, ...],
+    solution: str,
+    edited: bool,
+    work: AgentWork | None = None,
+) -> Draft:
     said = outcomes.get(turn.inference_id, ())
     return Draft(
         name=f"mined-{blake3(turn.inference_id.encode()).hexdigest()[:12]}",
-        messages=tuple(CaseMessage(role=message["role"], content=message["content"]) for message in prompt),
+        messages=messages,
         solution=solution,
         source=Origin(
             session=turn.session_id,
@@ -155,9 +234,10 @@ def _case_of(
             reward=reward.value,
             reward_spec=reward.spec,
             outcomes=(*_in_words(said), *_of_others(said, reward)),
-            edited=kept is not None,
+            edited=edited,
         ),
         reuse=Reuse(namespace=turn.namespace, user=turn.user_id, key=turn.key_id),
+        work=work,
     )
 
 

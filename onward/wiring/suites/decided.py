@@ -7,6 +7,7 @@ from typing import Final
 from core.events import PolicyVersion
 from core.ports import Blobs, Drafts
 from onward.wiring.foundation import Foundation
+from onward.wiring.suites.usable import unusable_in
 from serving.evals.drafts.deciding import Learned
 
 _MOST_VERSIONS: Final = 200  # of which manifests are read for one undo
@@ -17,7 +18,7 @@ def drafts_of(foundation: Foundation) -> Drafts | None:
     from serving.evals.drafts.board import Board
 
     suites = foundation.settings.learner.admission.keep_out
-    return Board(suites, foundation.clock, learned_by(foundation)) if suites else None
+    return Board(suites, foundation.clock, learned_by(foundation), unusable_in(foundation)) if suites else None
 
 
 def learned_by(foundation: Foundation) -> Learned:

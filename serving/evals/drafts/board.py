@@ -10,8 +10,12 @@ from typing import Final, Literal
 
 from core.errors import ConfigError, Conflict, InvalidRequest, NotFound
 from core.operations.drafts import (
+    Acceptance,
     Decider,
+    DraftChange,
+    DraftCommand,
     DraftDecision,
+    DraftedWork,
     DraftMessage,
     DraftState,
     ListedDraft,
@@ -19,10 +23,23 @@ from core.operations.drafts import (
     WholeDraft,
 )
 from core.ports import Clock
-from serving.evals.cases import DRAFTS, REJECTED, Case, Draft, Review, cases_in, draft_in
+from serving.evals.agent_work import AgentWork
+from serving.evals.cases import DRAFTS, REJECTED, Case, Draft, Review, TaskCase, cases_in, draft_in
 from serving.evals.checkers import Command
-from serving.evals.drafts.deciding import Learned, Refused, accept, read_checker, reject, seen_of, undo
-from serving.evals.drafts.written import inline
+from serving.evals.drafts.deciding import (
+    Learned,
+    Refused,
+    TaskEdit,
+    Unusable,
+    accept,
+    accept_task,
+    read_checker,
+    reject,
+    seen_of,
+    undo,
+)
+from serving.evals.drafts.tasks import draft_of
+from serving.evals.drafts.written import value_text
 
 MOST_FILES: Final = 2000  # of drafts, of rejected ones, and of cases: each of a suite
 MOST_BYTES: Final = 4 << 20  # of such a file
@@ -45,9 +62,9 @@ class _Known:
 class Board:
     """The drafts of these suites. Files are read again where their time or size has changed."""
 
-    def __init__(self, suites: Sequence[Path], clock: Clock, learned: Learned) -> None:
+    def __init__(self, suites: Sequence[Path], clock: Clock, learned: Learned, unusable: Unusable) -> None:
         self._suites = {str(suite): suite for suite in suites}
-        self._clock, self._learned = clock, learned
+        self._clock, self._learned, self._unusable = clock, learned, unusable
         self._known: dict[Path, _Known] = {}
 
     def listed(self, namespace: str) -> SuiteDrafts:
@@ -83,14 +100,24 @@ class Board:
         with _in_terms_of_requests():
             return self._find(suite, name, namespace)
 
-    def accept(self, suite: str, name: str, checker: str, group: str | None, who: Decider) -> WholeDraft:
+    def accept(self, suite: str, name: str, given: Acceptance, who: Decider) -> WholeDraft:
         with _in_terms_of_requests():
             self._find(suite, name, who.namespace)
-            if isinstance(read_checker(checker), Command):
-                said = "a command would run on the service's machines: accept it there, with `onward suite accept`"
-                raise Refused(said, code="invalid_checker", field="checker")
-            accept(self._suites[suite], name, checker, self._review(who), group, seen=who.seen)
+            if given.checker is None:
+                edit = TaskEdit(given.instruction, given.tests, given.group)
+                accept_task(self._suites[suite], name, edit, self._review(who), self._unusable, seen=who.seen)
+            else:
+                self._accept_asked(self._suites[suite], name, given, given.checker, who)
             return self._find(suite, name, who.namespace)
+
+    def _accept_asked(self, suite: Path, name: str, given: Acceptance, checker: str, who: Decider) -> None:
+        if isinstance(read_checker(checker), Command):
+            said = "a command would run on the service's machines: accept it there, with `onward suite accept`"
+            raise Refused(said, code="invalid_checker", field="checker")
+        for field in ("instruction", "tests"):
+            if getattr(given, field) is not None:
+                raise Refused("it is of an agent's work, which has no checker", code="invalid_field", field=field)
+        accept(suite, name, checker, self._review(who), given.group, seen=who.seen)
 
     def reject(self, suite: str, name: str, why: str, who: Decider) -> WholeDraft:
         with _in_terms_of_requests():
@@ -170,12 +197,18 @@ def _whole(suite: str, kind: Kind, path: Path) -> WholeDraft | None:
     if _REVIEWED not in content:
         return None
     case, *others = cases_in(path, content)
-    if others or not isinstance(case, Case) or case.name != path.stem:
+    if others or case.name != path.stem:
         return None
+    if isinstance(case, TaskCase):
+        draft = draft_of(path.parent / case.task)
+        accepted = draft.model_copy(update={"review": case.review})
+        return _shown(suite, accepted, seen_of(content), "accepted", group=case.group)
     return _shown(suite, case, seen_of(content), "accepted")
 
 
-def _shown(suite: str, entry: Draft | Case, seen: str, state: DraftState) -> WholeDraft | None:
+def _shown(
+    suite: str, entry: Draft | Case, seen: str, state: DraftState, *, group: str | None = None
+) -> WholeDraft | None:
     if entry.source is None or entry.reuse is None or entry.solution is None:
         return None
     source, reuse = entry.source, entry.reuse
@@ -190,7 +223,7 @@ def _shown(suite: str, entry: Draft | Case, seen: str, state: DraftState) -> Who
         reward=source.reward,
         outcomes=source.outcomes,
         edited=source.edited,
-        decision=None if state == "waiting" else _decision(entry),
+        decision=None if state == "waiting" else _decision(entry, group),
     )
     return WholeDraft(
         listed=listed,
@@ -203,14 +236,25 @@ def _shown(suite: str, entry: Draft | Case, seen: str, state: DraftState) -> Who
         user=reuse.user,
         key=reuse.key,
         only_for=reuse.only_for,
+        work=_work(entry.work) if isinstance(entry, Draft) and entry.work is not None else None,
     )
 
 
-def _decision(entry: Draft | Case) -> DraftDecision:
+def _work(work: AgentWork) -> DraftedWork:
+    return DraftedWork(
+        changes=tuple(DraftChange(**change.model_dump()) for change in work.changes),
+        commands=tuple(DraftCommand(**command.model_dump()) for command in work.commands),
+        unseen=work.unseen,
+        image=work.image,
+        state=None if work.state is None else work.state.task,
+    )
+
+
+def _decision(entry: Draft | Case, group: str | None) -> DraftDecision:
     by, at = (None, None) if entry.review is None else (entry.review.by, entry.review.at)
     if isinstance(entry, Draft):
-        return DraftDecision(by=by, at=at, why=entry.why)
-    checker = inline(entry.checker.model_dump(exclude_none=True, exclude_defaults=True))
+        return DraftDecision(by=by, at=at, why=entry.why, group=group)
+    checker = value_text(entry.checker.model_dump(exclude_none=True, exclude_defaults=True))
     return DraftDecision(by=by, at=at, checker=checker, group=entry.group)
 
 

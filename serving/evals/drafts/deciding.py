@@ -7,6 +7,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -14,12 +15,28 @@ from blake3 import blake3
 from pydantic import TypeAdapter, ValidationError
 
 from core.errors import ConfigError
-from serving.evals.cases import DRAFTS, REJECTED, Case, Draft, DraftName, Review, cases_in, read_drafts, read_suite
+from serving.evals.agent_work import State
+from serving.evals.cases import (
+    DRAFTS,
+    REJECTED,
+    Case,
+    CaseMessage,
+    Draft,
+    DraftName,
+    Review,
+    TaskCase,
+    cases_in,
+    read_drafts,
+    read_suite,
+)
 from serving.evals.checkers import Checker, Command
+from serving.evals.drafts import tasks
 from serving.evals.drafts.written import case_text, draft_text, put_draft, write
 
 Learned = Callable[[str, datetime], str | None]
 """Says which version learned from a turn since then, in words that end a sentence; None: none did."""
+Unusable = Callable[[Draft], str | None]
+"""Says why an agent's session may not be used as things stand now, in words that end a sentence; None: it may."""
 _checkers: TypeAdapter[Checker] = TypeAdapter(Checker)
 _draft_names: TypeAdapter[str] = TypeAdapter(DraftName)
 _OF_A_DECISION = frozenset({"name", "messages", "solution", "checker", "source", "reuse", "review", "group"})
@@ -33,6 +50,19 @@ class Refused(ConfigError):
         self.said, self.code, self.field = said, code, field
 
 
+@dataclass(frozen=True)
+class TaskEdit:
+    """What a person makes of the draft of an agent's work; None: it stays as it is.
+
+    `tests`: the numbers of the commands, from 1, that are its tests; `state`: what it began from, where that is not
+    known by its turns."""
+
+    instruction: str | None = None
+    tests: tuple[int, ...] | None = None
+    group: str | None = None
+    state: State | None = None
+
+
 def accept(
     suite: Path, name: str, checker: str, review: Review, group: str | None = None, *, seen: str | None = None
 ) -> Path:
@@ -44,16 +74,81 @@ def accept(
     found = read_checker(checker)
     with _alone(suite):
         path, draft = _waiting(suite, name, seen)
+        if draft.work is not None:
+            said = f"{name} is of an agent's work, whose tests are the commands that it ran"
+            raise Refused(said, code="invalid_checker", field="checker")
         if not isinstance(found, Command) and not found.holds(draft.solution):
             raise Refused(f"the solution of {name} is wrong by it", code="invalid_checker", field="checker")
-        place = _place_of(suite, draft.name)
-        if place.exists() or draft.name in read_suite(suite).directories:
-            raise Refused(f"{suite}: there is a case {draft.name} already: reject the draft", code="case_exists")
+        place = _new_place(suite, draft)
         fields = {"name": draft.name, "messages": draft.messages, "solution": draft.solution, "checker": found}
         origin = {"source": draft.source, "reuse": draft.reuse, "review": review}
         write(place, case_text(Case.model_validate(fields | origin | ({"group": group} if group else {}))))
         path.unlink()
         return place
+
+
+def accept_task(
+    suite: Path, name: str, edit: TaskEdit, review: Review, unusable: Unusable, *, seen: str | None = None
+) -> Path:
+    """Make the draft of an agent's work a task of the suite, and a case of it; return the case's file.
+
+    Raises Refused as `accept` does; also where the session may not be used any more, where nobody knows what it began
+    from, and where no test is left."""
+    with _alone(suite):
+        path, draft = _waiting(suite, name, seen)
+        if draft.work is None:
+            raise Refused(f"{name} is no agent's work: give a checker", code="missing_field", field="checker")
+        if (why := unusable(draft)) is not None:
+            raise Refused(f"{name} may not be used any more: {why}", code="not_usable")
+        edited = _edited(draft, edit)
+        _require_state(edited)
+        if not _place_of(suite, draft.name).exists():
+            tasks.clear(suite, draft.name)
+        place = _new_place(suite, draft)
+        folder = tasks.put_task(suite, edited)
+        case = tasks.written_case(edited, review=review, **({"group": edit.group} if edit.group else {}))
+        tasks.place(suite, draft.name, folder)
+        write(place, case_text(case))
+        path.unlink()
+        return place
+
+
+def _edited(draft: Draft, edit: TaskEdit) -> Draft:
+    """Return the draft of an agent's work as a person changed it. Raises Refused."""
+    work = draft.work
+    assert work is not None
+    messages = draft.messages
+    if edit.instruction is not None:
+        if not edit.instruction.strip():
+            raise Refused("say what is asked", code="invalid_field", field="instruction")
+        messages = (CaseMessage(role="user", content=edit.instruction),)
+    try:
+        work = work if edit.tests is None else work.choosing(edit.tests)
+    except ValueError as error:
+        raise Refused(str(error), code="invalid_field", field="tests") from error
+    if not work.tests:
+        raise Refused(f"{draft.name} has no command that can be its test: reject it", code="no_tests")
+    work = work if edit.state is None else work.model_copy(update={"state": edit.state})
+    return draft.model_copy(update={"messages": messages, "work": work})
+
+
+def _require_state(draft: Draft) -> None:
+    """Raise Refused where it is not known what the work began from, or where that is not there any more."""
+    assert draft.work is not None
+    state = draft.work.state
+    if state is None:
+        said = f"what the work of {draft.name} began from is not known: no task was named whose image its turns name"
+        raise Refused(said, code="state_unknown")
+    if not tasks.stands(state):
+        raise Refused(f"{state.task} is not what the work of {draft.name} began from any more", code="state_unknown")
+
+
+def _new_place(suite: Path, draft: Draft) -> Path:
+    """Return the file of the case that a draft becomes. Raises Refused where the suite has one of that name."""
+    place = _place_of(suite, draft.name)
+    if place.exists() or draft.name in read_suite(suite).directories:
+        raise Refused(f"{suite}: there is a case {draft.name} already: reject the draft", code="case_exists")
+    return place
 
 
 def reject(suite: Path, name: str, why: str, review: Review, *, seen: str | None = None) -> Path:
@@ -82,6 +177,8 @@ def undo(suite: Path, name: str, learned: Learned, *, seen: str) -> Path:
             _require_unlearned(draft, learned)
         place = put_draft(suite, draft.model_copy(update={"why": None, "review": None}))
         path.unlink()
+        if path == accepted and draft.work is not None:
+            tasks.remove(suite, draft.name)
         return place
 
 
@@ -96,8 +193,15 @@ def _place_of(suite: Path, name: str) -> Path:
 def _case_again(path: Path) -> tuple[Path, Draft]:
     content = path.read_bytes()
     case, *others = cases_in(path, content)
-    if others or not isinstance(case, Case) or case.source is None or case.reuse is None or case.review is None:
+    if others or case.source is None or case.reuse is None or case.review is None:
         raise Refused(f"{path}: it was no draft that was accepted", code="unknown_draft")
+    if isinstance(case, TaskCase):
+        draft = tasks.draft_of(path.parent / case.task)
+        fields = {"review": case.review} | ({"group": case.group} if "group" in case.model_fields_set else {})
+        is_same = case_text(tasks.written_case(draft, **fields)).encode() == content
+        if not is_same or not tasks.is_as_made(path.parent / case.task, draft):
+            raise Refused(f"{path}: somebody has changed the task since it was accepted", code="undo_refused")
+        return path, draft
     if not case.model_fields_set <= _OF_A_DECISION or case_text(case).encode() != content:
         raise Refused(f"{path}: somebody has changed the case since it was accepted", code="undo_refused")
     said = {"name": case.name, "messages": case.messages, "solution": case.solution}
@@ -115,7 +219,9 @@ def _require_unlearned(draft: Draft, learned: Learned) -> None:
     if draft.review is None:
         said = f"nobody wrote down when {draft.name} was rejected: its answer may have been learned since"
         raise Refused(said, code="undo_refused")
-    if (by := learned(draft.source.turn, draft.review.at)) is not None:
+    turns = (draft.source.turn, *(() if draft.work is None else draft.work.turns))
+    found = (learned(turn, draft.review.at) for turn in dict.fromkeys(turns))
+    if (by := next(filter(None, found), None)) is not None:
         raise Refused(f"{draft.name} was rejected, and its answer is no case any more: {by}", code="undo_refused")
 
 
@@ -164,7 +270,7 @@ def _what_became_of(suite: Path, name: str) -> str | None:
     """Return who decided on a draft before, in words; None where nobody did."""
     place = _place_of(suite, name)
     for case in cases_in(place, place.read_bytes()) if place.exists() else ():
-        if isinstance(case, Case) and case.review is not None:
+        if case.review is not None:
             return f"{name} is decided: {case.review.by} accepted it at {case.review.at:%Y-%m-%d %H:%M:%S}"
     for draft in read_drafts(suite / DRAFTS / REJECTED).values():
         if draft.name == name:

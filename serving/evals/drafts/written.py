@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import ConfigError
-from serving.evals.cases import DRAFTS, Case, Draft
+from serving.evals.cases import DRAFTS, Case, Draft, TaskCase
 
-_INNER = ("messages", "source", "reuse", "review")
+_INNER = ("messages", "source", "reuse", "review", "work", "changes", "commands", "state")
 
 
 def put_draft(suite: Path, draft: Draft) -> Path:
@@ -22,15 +22,15 @@ def draft_text(draft: Draft) -> str:
     return as_toml("draft", _fields(draft))
 
 
-def case_text(case: Case) -> str:
+def case_text(case: Case | TaskCase) -> str:
     return as_toml("case", _fields(case), is_list=True)
 
 
-def _fields(entry: Draft | Case) -> dict[str, Any]:
+def _fields(entry: Draft | Case | TaskCase) -> dict[str, Any]:
     return entry.model_dump(exclude_none=True, exclude_defaults=True) | {"reuse": _whole_reuse(entry)}
 
 
-def _whole_reuse(entry: Draft | Case) -> dict[str, Any]:
+def _whole_reuse(entry: Draft | Case | TaskCase) -> dict[str, Any]:
     """Return all of it, defaults as well: it is a statement to whoever opens the file."""
     assert entry.reuse is not None
     return entry.reuse.model_dump(exclude_none=True)
@@ -61,7 +61,7 @@ def _lines(table: str, fields: Mapping[str, Any], head: str) -> Iterator[str]:
     yield head
     for name, value in fields.items():
         if name not in inner:
-            yield f"{name} = {_text(value) if isinstance(value, str) else _value(value)}"
+            yield f"{name} = {_text(value) if isinstance(value, str) else value_text(value)}"
     for name, value in inner.items():
         parts = [value] if isinstance(value, Mapping) else value
         for part in parts:
@@ -71,13 +71,13 @@ def _lines(table: str, fields: Mapping[str, Any], head: str) -> Iterator[str]:
 
 def _text(value: str) -> str:
     if "\n" not in value:
-        return _value(value)
-    lines = [_value(line)[1:-1] for line in value.split("\n")]
+        return value_text(value)
+    lines = [value_text(line)[1:-1] for line in value.split("\n")]
     return '"""\n' + "\n".join(lines) + '"""'
 
 
-def _value(value: Any) -> str:
-    """Return a value as TOML has it on one line."""
+def value_text(value: Any) -> str:
+    """Return a value as TOML has it on one line, as a checker is written in a case."""
     match value:
         case str():
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -86,17 +86,12 @@ def _value(value: Any) -> str:
         case datetime():
             return value.isoformat()
         case Mapping():
-            return "{ " + ", ".join(f"{_key(str(key))} = {_value(each)}" for key, each in value.items()) + " }"
+            return "{ " + ", ".join(f"{_key(str(key))} = {value_text(each)}" for key, each in value.items()) + " }"
         case list() | tuple():
-            return "[" + ", ".join(map(_value, value)) + "]"
+            return "[" + ", ".join(map(value_text, value)) + "]"
     return repr(value)
 
 
 def _key(name: str) -> str:
     is_bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if is_bare else _value(name)
-
-
-def inline(value: Mapping[str, Any]) -> str:
-    """Return a table on one line, as a checker is written in a case."""
-    return _value(value)
+    return name if is_bare else value_text(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from api_harness import Service, serve
-from made_drafts import SUMS, board, draft
+from made_drafts import SUMS, agent_draft, board, draft
 
 from core.settings import ApiKey
 from serving.evals.cases import load_suite, read_suite
@@ -77,6 +77,7 @@ def test_a_draft_is_shown_whole_to_its_own_namespace(service: Service, suite: Pa
         "turn": "t",
         "versions": ["3"],
         "reward_spec": "spec",
+        "work": None,
         "user": None,
         "key": "k",
         "only_for": "evaluation",
@@ -153,6 +154,39 @@ def test_what_is_refused_changes_nothing(
     assert error(service.post(f"{PATH}/{kind}", about, **ADA)) == refused
     assert read_suite(suite).drafts == before
     assert not read_suite(suite).cases
+
+
+def test_an_agents_work_is_accepted_without_a_checker_and_only_as_things_stand_now(tmp_path: Path) -> None:
+    suite, why = tmp_path / "suite", list[str]()
+    known = agent_draft(tmp_path / "task")
+    unknown = agent_draft(tmp_path / "task", "mined-3", state=None)
+    shown = board(suite, known, unknown, draft(), unusable=lambda _draft: why[0] if why else None)
+    with serve(tmp_path / "service", keys=KEYS, drafts=shown) as service:
+        seen = one(service, suite, "mined-2")
+        assert [each["doubt"] for each in seen["work"]["commands"]] == [None, "network", None]
+        about = {"suite": str(suite), "seen": seen["seen"]}
+
+        def accepted(name: str = "mined-2", **body: Any) -> Any:
+            given = about | {"seen": one(service, suite, name)["seen"]} | body
+            return service.post(f"/v1/drafts/{name}/accept", given, **ADA)
+
+        assert error(accepted(checker=SUMS)) == (400, "checker", "invalid_checker")
+        assert error(accepted(tests=[2])) == (400, "tests", "invalid_field")
+        assert error(accepted(tests=[])) == (400, "tests", "invalid_field")
+        assert error(accepted(instruction=" ")) == (400, "instruction", "invalid_field")
+        assert error(accepted(state="/etc")) == (400, "state", "unknown_field")
+        assert error(accepted("mined-3")) == (409, "name", "state_unknown")
+        assert error(accepted("mined-1", tests=[1], checker=SUMS)) == (400, "tests", "invalid_field")
+        why.append("its session may not be learned from")
+        refused = accepted()
+        assert error(refused) == (409, "name", "not_usable")
+        assert why.pop() in refused.json()["error"]["message"]
+        done = accepted(instruction="Mend add.", tests=[3], group="agents").json()
+        assert (done["state"], done["decision"]["group"], done["decision"]["checker"]) == ("accepted", "agents", None)
+        assert [each["chosen"] for each in done["work"]["commands"]] == [False, False, True]
+        assert load_suite(suite).asked() == {"mined-2": "Mend add.\n"}
+        undone = service.post("/v1/drafts/mined-2/undo", about | {"seen": done["seen"]}, **BOB).json()
+        assert (undone["state"], undone["messages"][0]["content"]) == ("waiting", "Mend add.")
 
 
 def test_a_broken_file_stands_against_a_case_and_a_service_without_suites_has_none(

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from core.clock import SystemClock
+from serving.evals.agent_work import AgentWork, FileChange, RanCommand
 from serving.evals.cases import CaseMessage, Draft, Origin, Reuse, Review
 from serving.evals.drafts.board import Board
+from serving.evals.drafts.tasks import state_of
 from serving.evals.drafts.written import put_draft
 
 SUMS = '{ kind = "contains", all = ["sum("] }'
@@ -40,7 +42,36 @@ def draft(
     )
 
 
-def board(suite: Path, *drafts: Draft, learned: Callable[[str, datetime], str | None] | None = None) -> Board:
+def agent_draft(task: Path, name: str = "mined-2", **work: Any) -> Draft:
+    """Return the draft of an agent's work that began from a task in `task`, which is written."""
+    (task / "environment").mkdir(parents=True, exist_ok=True)
+    (task / "environment" / "Dockerfile").write_text("FROM base\nWORKDIR /app\nCOPY add.py ./\n")
+    (task / "environment" / "add.py").write_text("def add(one, other):\n    return one - other\n")
+    (task / "task.toml").write_text('[environment]\ncpus = 1\nenv = { "A B" = "c" }\n')
+    done: dict[str, Any] = {
+        "changes": (
+            FileChange(kind="edit", path="add.py", old="one - other\n", new='one + other  # é "x"\n'),
+            FileChange(kind="write", path="new/one.py", new="x = 1\n", by_helper=True),
+        ),
+        "commands": (
+            RanCommand(command="grep -q 'one + other' add.py", exit_code=0, failed_before=True),
+            RanCommand(command="curl x && pytest", exit_code=0, doubt="network"),
+            RanCommand(command="test -f new/one.py", exit_code=0),
+        ),
+        "unseen": ("the command sed -i s/a/b/ x",),
+        "image": "blake3:1",
+        "state": state_of(task, "/app"),
+    }
+    made = draft(name, "\n\n".join(change.text for change in done["changes"]), "Repair add.")
+    return made.model_copy(update={"messages": made.messages[1:], "work": AgentWork(**done | work)})
+
+
+def board(
+    suite: Path,
+    *drafts: Draft,
+    learned: Callable[[str, datetime], str | None] | None = None,
+    unusable: Callable[[Draft], str | None] = lambda _draft: None,
+) -> Board:
     for each in drafts:
         put_draft(suite, each)
-    return Board((suite,), SystemClock(), learned or (lambda _turn, _since: None))
+    return Board((suite,), SystemClock(), learned or (lambda _turn, _since: None), unusable)

@@ -17,7 +17,9 @@ from task_folders import write_task
 from api.feedback.edits import edits_to
 from core.errors import ConfigError
 from core.events import Completion, Outcome, Reward, Segment, ToolCall, Topic, VersionSpan
-from core.ids import InferenceId, OutcomeId, UserHash, base_ref
+from core.ids import InferenceId, Namespace, OutcomeId, UserHash, base_ref
+from core.operations.consents import Consent, ConsentSubject
+from core.operations.exclusions import Exclusion
 from core.unstored import without_words
 from environments.tasks.adapters import reasoning, verifiers_process
 from environments.tasks.adapters.verifiers_process import Wanted
@@ -108,6 +110,9 @@ class World:
             (turn(15, "Reverse a string.", "text[::-1]", session="quotes-private"), 1.0),
             (turn(16, "Open a socket.", "socket.socket()", session="quotes-unstored"), 1.0),
             (turn(17, "Close a file.", "file.close()", parent_id=InferenceId("deleted"), turn_index=1), 1.0),
+            (turn(19, "Say hello.", "print('hello')", tags={"processing_purpose": "assistance"}), 1.0),
+            (turn(20, "Say goodbye.", "print('goodbye')", user_id=UserHash("liar")), 1.0),
+            (turn(21, "Write a haiku.", "furuike ya", user_id=UserHash("left")), 1.0),
         ]
         turns = [each for each, _ in rewarded] + [
             self.edited,
@@ -127,6 +132,10 @@ class World:
         with closing(open_foundation(self.directory)) as made:
             made.log.append_blocking(Topic.TURNS, events)
             made.log.append_blocking(Topic.REWARDS, rewards)
+            with made.store.work() as work:
+                work.exclusions.add(Exclusion(users=frozenset({UserHash("liar")})), "lies", "ada", WHEN)
+                left = ConsentSubject(Namespace("default"), "user", "left")
+                work.consents.put(left, Consent(learn=False), takes_back=False)
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +166,11 @@ def mined(world: World, suite: Path, capsys: pytest.CaptureFixture[str], *option
 
 LEFT_OUT = {
     "below_least_reward": 1,
-    "calls_tools": 1,
+    "excluded": 1,
+    "no_changes": 1,
+    "other_purpose": 1,
     "like_a_draft": 1,
-    "no_consent": 1,
+    "no_consent": 2,
     "no_words": 1,
     "not_stored": 1,
     "simulated": 1,
@@ -173,7 +184,7 @@ def test_what_users_kept_is_drafted_and_nothing_that_may_not_be_used(
 ) -> None:
     suite = tmp_path / "suite"
     found = mined(world, suite, capsys)
-    assert (found["sessions"], found["left_out"], found["missing"]) == (11, LEFT_OUT, 0)
+    assert (found["sessions"], found["left_out"], found["missing"]) == (14, LEFT_OUT, 0)
     drafts = {draft.source.turn: draft for draft in read_suite(suite).drafts.values()}
     assert drafts.keys() == {world.good.inference_id, world.edited.inference_id}
     good, edited = drafts[world.good.inference_id], drafts[world.edited.inference_id]
@@ -214,6 +225,8 @@ def test_a_person_decides_and_what_was_decided_is_not_drafted_again(
     assert (again["drafts"], again["left_out"]) == ([], others | {"like_a_case": 2, "like_a_rejected_one": 1})
     few = mined(world, tmp_path / "few", capsys, "--most", "1", "--least-reward", "0.75")
     assert (len(few["drafts"]), few["left_out"]["below_least_reward"]) == (1, 2)
+    allowed = mined(world, tmp_path / "allowed", capsys, "--purpose", "assistance")
+    assert allowed["left_out"].keys() == LEFT_OUT.keys() - {"other_purpose"}
     with pytest.raises(ConfigError, match="--most 0: want 1 or more"):
         mined(world, tmp_path / "none", capsys, "--most", "0")
 
@@ -309,7 +322,7 @@ def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
         ("names", "prompt", "task", "reasoning-gym/numbers/1"): None,
         ("names", "prompt", "task", "verifiers/sorting/0"): None,
     }
-    assert found["looked_at"] == {"turn": 11, "document": 4, "task": 4}
+    assert found["looked_at"] == {"turn": 14, "document": 4, "task": 4}
     assert sum(found["not_looked_at"].values()) == 4, found["not_looked_at"]
     assert any("questions/reasoning-gym.toml: dataset: Field required" in each for each in found["not_looked_at"])
     shown = ran(capsys, "evals", "check", str(suite), *sources)[1]

@@ -225,5 +225,5 @@ def test_a_board_lists_what_can_be_read_and_names_the_rest(tmp_path: Path) -> No
     ]
     assert found.decided[1].decision is not None
     assert found.decided[1].decision.checker == SUMS
-    away = Board((tmp_path / "nowhere",), SystemClock(), lambda _turn, _since: None).listed("acme")
+    away = Board((tmp_path / "nowhere",), SystemClock(), lambda _turn, _since: None, lambda _draft: None).listed("acme")
     assert away.problems == (f"{tmp_path / 'nowhere'}: there is no such folder on this machine",)
