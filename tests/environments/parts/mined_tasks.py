@@ -22,12 +22,12 @@ from core.ids import PolicyRef, base_ref
 from core.ports import GenerateRequest, TokenChunk
 from core.settings import ApiKey, EvalSettings
 from environments.cases.prepared import prepared
-from environments.harness.agent import Agent, Settings
-from environments.harness.harness import Budget, Work
+from environments.harness.agent import Agent, HarnessSettings
+from environments.harness.harness import Budget, HarnessRun
 from environments.sandboxes.bubblewrap.adapter import Bubblewrap
 from environments.tasks.opening import open_sandbox
 from environments.tasks.task import Task
-from onward.replays.suites.mining import Mined, Wanted, mine
+from onward.replays.suites.mining import DraftFilter, Mined, mine
 from onward.wiring.evals.building import build_task_cases
 from onward.wiring.foundation import open_foundation
 from onward.wiring.suites.usable import unusable_in
@@ -49,7 +49,7 @@ class MinedTask:
         self.suite, self.service = folder / "suite", folder / "service"
         self._task, self._calls, self._kept, self._bases = task, calls, kept, bases
 
-    def work(self) -> Work:
+    def work(self) -> HarnessRun:
         """Have the agent work on the task over HTTP, as a user's agent does, whose user then keeps what it did."""
         (task,) = asyncio.run(prepared([self._task], self._kept, self._bases))
         assert isinstance(task, Task), task
@@ -62,8 +62,8 @@ class MinedTask:
             service.log.append_blocking(Topic.REWARDS, [made_events.reward_of(last, 1.0, last.received_at)])
         return done
 
-    async def _worked(self, service: Service, task: Task) -> Work:
-        agent = Agent(Settings(answer_tokens=2000, patience_seconds=5))
+    async def _worked(self, service: Service, task: Task) -> HarnessRun:
+        agent = Agent(HarnessSettings(answer_tokens=2000, patience_seconds=5))
         endpoint = replace(endpoint_of(service), headers={"x-onward-environment": "production"})
         sandboxes = Bubblewrap(self._kept / "sandboxes")
         try:
@@ -74,7 +74,7 @@ class MinedTask:
 
     def mined(self, *, knows_the_task: bool = True) -> tuple[Mined, list[Draft]]:
         tasks = (self._task,) if knows_the_task else ()
-        made = mine(self.service, self.suite, Wanted(tasks=tasks, kept=self._kept, images=self._bases), {})
+        made = mine(self.service, self.suite, DraftFilter(tasks=tasks, kept=self._kept, images=self._bases), {})
         return made, list(read_suite(self.suite).drafts.values())
 
     def accepted(self, name: str) -> list[int]:
