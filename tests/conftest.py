@@ -36,6 +36,7 @@ _WITH_ENGINES = (
     "tests/e2e/engines/test_canary_service.py",
     "tests/e2e/engines/test_sglang_service.py",
     "tests/e2e/engines/test_soak.py",
+    "tests/serving/engines/test_sglang_adapters.py",
     "tests/serving/engines/test_sglang_priorities.py",
     "tests/serving/engines/test_sglang_swap.py",
     "tests/serving/engines/test_smollm2.py",
@@ -62,6 +63,7 @@ _VERIFIED = (
     "tests/scoring/alerts/test_notify_process.py",
     "tests/scoring/judge/test_judge_processes.py",
     "tests/scoring/test_kill.py",
+    "tests/serving/engines/test_sglang_adapters.py",
     "tests/serving/engines/test_sglang_swap.py",
 )
 # By how long they take. Whoever begins one of them last works alone at the end, while the others have nothing to do.
@@ -111,6 +113,7 @@ _DEEP = (
     "tests/faults/test_rebalances.py",
     "tests/faults/test_spool_full.py",
     "tests/scoring/alerts/test_alertmanager.py",
+    "tests/serving/engines/test_sglang_adapters.py::test_a_server_of_its_own",
     "tests/serving/engines/test_sglang_priorities.py",
     "tests/serving/engines/test_smollm2.py",
     "tests/test_smollm2.py",
@@ -179,10 +182,17 @@ def _is_on_services(name: str) -> bool:
 
 @pytest.fixture(scope="session")
 def tiny_sglang(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SglangServer]":
-    """Yield a server with the shipped model, for tests that leave it running, with whatever weights."""
+    """Yield a server with the shipped model, for tests that leave it running, with whatever weights.
+
+    It takes adapters of rank 8 at most by name."""
     from sglang_server import MODEL, sglang_server
 
-    with sglang_server(MODEL, tmp_path_factory.mktemp("sglang")) as made:
+    from serving.engines.sglang.adapters import room_for
+    from serving.engines.sglang.process import adapter_arguments
+
+    room = room_for(MODEL, 8, ())
+    assert room is not None
+    with sglang_server(MODEL, tmp_path_factory.mktemp("sglang"), extra=adapter_arguments(room, "cpu")) as made:
         yield made
 
 

@@ -5,7 +5,7 @@ host ──ReplicaStatus──► release controller, and the router in every AP
 release controller ──Experiment──► the router, which assigns users to arms"""
 
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -45,10 +45,18 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     serving: PolicyRef | None  # confirmed by the probe; None: takes no traffic
     pinnable: tuple[PolicyRef, ...] = ()  # requests may ask for these by number
     holds_many: bool = False  # every version it holds is pinnable
+    names: dict[PolicyRef, str] = {}  # of those that the engine is asked for by a name of its own
     figures: dict[PolicyRef, dict[str, float]] = {}  # of the versions that are verified on the host: `Engine.probe`
     refused: dict[PolicyRef, str] = {}  # what could not be verified, or not be switched to, and why
     probed: dict[PolicyRef, str] = {}  # what was doubted: "" where the probe found nothing wrong, else what
     heartbeat_at: datetime
+
+
+class NamedVersion(NamedTuple):
+    """A version that an engine is asked for by a name of its own, and answers with for as long as a request takes."""
+
+    name: str
+    version: PolicyRef
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,6 +35,12 @@ class Engine(Protocol):
         """Versions that requests may ask for by number now."""
         ...
 
+    def names(self) -> Mapping[PolicyRef, str]:
+        """Return the names by which the engine is asked for versions; one without a name is asked for by what serves.
+
+        An answer that is asked for by name is of that version to its end, whatever serves meanwhile."""
+        ...
+
     def loaded(self) -> Mapping[PolicyRef, str]:
         """Versions verified on this host and ready to be switched to, with the digest of what is held."""
         ...
@@ -54,7 +60,9 @@ class Engine(Protocol):
         ...
 
     def switch(self, version: PolicyRef) -> None:
-        """Serve `version` from the next token on, without dropping any request; running ones continue under it.
+        """Serve `version` from the next token on, without dropping any request.
+
+        Running ones continue under it, or end under the version whose name they asked for.
 
         Returns when the served version is confirmed. Raises WeightsError when the version cannot serve: the engine
         then serves the last good one again, or `serving` is None. Raises EngineUnavailable when the engine is

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from rich.table import Table
@@ -30,6 +31,9 @@ from onward.profiles import held
 from onward.profiles.init import this_machine
 from onward.profiles.loadable import require_loadable
 from onward.wiring.foundation import is_distributed, look_at_directory, open_store, spec_path
+
+if TYPE_CHECKING:
+    from serving.engines.sglang.admin import AdapterRoom
 
 _MAX_SKEW_S = 1.0
 _OK = Text("ok", style="green")
@@ -324,7 +328,18 @@ def _engine(url: str, settings: Settings) -> str:
     computed = computable(files, servers.dtype)
     proof = proof_of(ranks, computed, is_quantized=info.is_quantized)
     facts = f"SGLang {info.sglang}, {info.dtype}, context {info.context_length:,}, grammars by {info.grammars}"
-    return f"{facts}; what it loads is shown by {proof}"
+    return f"{facts}; {_takes_adapters(info.adapters, settings)}what it loads is shown by {proof}"
+
+
+def _takes_adapters(room: "AdapterRoom | None", settings: Settings) -> str:
+    """Return how a server is given versions that are adapters, where those are learned."""
+    rank = settings.learner.lora.rank
+    if not rank:
+        return ""
+    if room is not None and rank <= room.max_rank:
+        return f"adapters come and go by name, up to rank {room.max_rank}; "
+    why = "it runs without --enable-lora" if room is None else f"its --max-lora-rank is {room.max_rank}, not {rank}"
+    return f"each version is merged with the model and loaded whole in a pause, since {why}; "
 
 
 def _kafka(settings: Settings) -> str:

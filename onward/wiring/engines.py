@@ -313,11 +313,14 @@ def build_host(
     from core.grammars.library import VERSION
     from serving.engines.host import EngineHost
     from serving.engines.model_facts import read_model_facts
+    from serving.engines.sglang.adapters import room_for
     from serving.engines.sglang.engine import SglangEngine
 
     settings, directory = foundation.settings.serving.sglang, foundation.layout.host(name)
     read_model_facts(foundation.model)
-    engine = SglangEngine(name, settings, weights, foundation.blobs, foundation.model, directory, url=url)
+    lora = foundation.settings.learner.lora
+    room = room_for(foundation.model, lora.rank, lora.targets)
+    engine = SglangEngine(name, settings, weights, foundation.blobs, foundation.model, directory, url=url, room=room)
     cluster = foundation.settings.serving.cluster
     llguidance = VERSION if url is None else settings.llguidance  # one that is started has ours, or is refused
     return engine, EngineHost(engine, foundation.store, cluster, foundation.clock, shares=shares, llguidance=llguidance)

@@ -161,7 +161,9 @@ class EngineHost(Stage):
                 WeightsRef(version=version, digest=policy.digest, path=policy.weights, parent=policy.parent)
             )
             trace_version(version, "load", began_at, self._clock.now(), self._engine.name)
-        found = self._engine.loaded()[version]
+        found = self._engine.loaded().get(version)
+        if found is None:
+            raise EngineUnavailable(f"version {version} was loaded, and the engine has it no longer")
         if found != policy.digest:
             raise WeightsError(f"version {version}: loaded digest {found}, published {policy.digest}")
         began_s = self._clock.monotonic()
@@ -267,6 +269,7 @@ class EngineHost(Stage):
             serving=None if target is None else serving,
             pinnable=tuple(sorted(self._engine.pinnable())),
             holds_many=self._engine.holds_many,
+            names=dict(self._engine.names()),
             figures={version: values for version, values in self._figures.items() if version in held},
             refused=dict(self._refused),
             probed=dict(self._probed),

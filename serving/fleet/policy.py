@@ -15,6 +15,7 @@ from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import Sampling
 from core.grammars.library import Grammars
 from core.ids import UNKNOWN, PolicyName, PolicyRef, Version
+from core.operations.fleet import NamedVersion
 from core.ports import Clock, GenerateRequest, TokenChunk
 from core.settings import ServingSettings
 from serving.engines.busy import BusyTime
@@ -151,7 +152,10 @@ class FleetPolicy:
 
     async def _attempt(self, replica: Replica, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         self._loop = asyncio.get_running_loop()
-        generation, outcome = self._engines.generation(replica.url, request), "hung_up"
+        version = request.version or replica.serving  # the answer ends with what it is routed to, if that has a name
+        name = None if version is None else replica.names.get(version)
+        named = None if version is None or name is None else NamedVersion(name, version)
+        generation, outcome = self._engines.generation(replica.url, request, named), "hung_up"
         stream = generation.stream()
         self._under_way[replica.name].add(generation)  # before anything is awaited: others choose by it
         self._low[replica.name] += request.priority == "low"

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
+from core.operations.fleet import NamedVersion
 from core.ports import GenerateRequest, TokenChunk
 
 
@@ -33,8 +34,8 @@ class RemoteEngines(Protocol):
         """The number format that the engines compute in, as torch names it."""
         ...
 
-    def generation(self, url: str, request: GenerateRequest) -> RemoteGeneration:
-        """Return the generation of an answer on the engine at `url`."""
+    def generation(self, url: str, request: GenerateRequest, named: NamedVersion | None = None) -> RemoteGeneration:
+        """Return the generation of an answer on the engine at `url`, by what serves there or what is `named`."""
         ...
 
     async def aclose(self) -> None: ...

@@ -1,6 +1,7 @@
 """A router's knowledge of the fleet at one moment. Immutable: threads hand it over whole."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from core.ids import PolicyRef
 from core.operations.fleet import Lane, ReplicaState
@@ -18,6 +19,7 @@ class Replica:
     pinnable: frozenset[PolicyRef]
     avoid: frozenset[PolicyRef] = frozenset()
     llguidance: str = ""
+    names: Mapping[PolicyRef, str] = field(default_factory=dict)  # of versions that the engine is asked for by name
 
     @property
     def is_open(self) -> bool:

@@ -78,6 +78,7 @@ def _replica(status: ReplicaStatus, targets: Mapping[str, ReplicaTarget]) -> Rep
         pinnable=frozenset(status.pinnable),
         avoid=frozenset() if target is None else frozenset(target.avoid),
         llguidance=status.llguidance,
+        names=status.names,
     )
 
 

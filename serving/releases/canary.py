@@ -128,7 +128,7 @@ class Canary:
                 return True
             case "off":
                 return False
-        return sum(not replica.holds_many for replica in view.replicas) > 1
+        return len(view.replicas) > 1
 
     def begin(self, work: Work, view: ReleaseView, canary: PolicyRef) -> None:
         self._seen.commit()  # from here on the evidence is read again by whoever comes next

@@ -162,6 +162,9 @@ class LocalEngine:
     def pinnable(self) -> frozenset[PolicyRef]:
         return frozenset(self._versions.digests)
 
+    def names(self) -> Mapping[PolicyRef, str]:
+        return {}  # versions are asked for by their numbers
+
     def loaded(self) -> Mapping[PolicyRef, str]:
         return self._versions.digests
 

@@ -20,6 +20,15 @@ SLOWEST_BYTES_S = 100e6
 """At less, whoever loads weights or computes their checksums counts as hung: what a disk that does other work gives."""
 _FLUSH_TRIES = 50
 _FLUSH_WAIT_S = 0.02
+_LIST_S = 2.0
+
+
+class AdapterRoom(msgspec.Struct, frozen=True):
+    """What a server that was started with --enable-lora takes."""
+
+    max_rank: int
+    targets: frozenset[str]  # kinds of modules, such as `q_proj`; `all`: any
+    max_loaded: int | None = None  # None: as many as there are
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -30,6 +39,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     grammars: str  # the library that makes its masks
     is_quantized: bool  # it computes with other bytes than its model's files have
     started: str  # differs from start to start
+    adapters: AdapterRoom | None = None  # None: it takes none unmerged
 
 
 class Admin:
@@ -60,6 +70,7 @@ class Admin:
             grammars=str(found.get("grammar_backend")),
             is_quantized=found.get("quantization") is not None,
             started=json.dumps([found.get("startup_time"), found.get("random_seed")]),
+            adapters=_room(found),
         )
 
     def answers(self) -> bool:
@@ -105,6 +116,24 @@ class Admin:
         if not answer["success"] and "not flushed" not in str(answer["message"]):
             raise WeightsError(f"{directory}: SGLang did not load it: {answer['message']}")
 
+    def adapters(self) -> dict[str, str]:
+        """Return the names of the adapters that the server has, each with the directory that it came from."""
+        cards = self._ask("GET", "/v1/models", timeout_s=_LIST_S)["data"]
+        return {card["id"]: str(card["root"]) for card in cards if card.get("parent") is not None}
+
+    def load_adapter(self, name: str, directory: Path, size: int) -> None:
+        """Load an adapter of so many bytes beside the base, between two steps. Raises WeightsError when it cannot."""
+        asked = {"lora_name": name, "lora_path": str(directory)}
+        answer = self._ask("POST", "/load_lora_adapter", asked, checked=False, timeout_s=self._time_for(size))
+        if not answer.get("success"):
+            raise WeightsError(f"{directory}: SGLang did not load it: {answer.get('error_message')}")
+
+    def unload_adapter(self, name: str, timeout_s: float | None = None) -> None:
+        """Unload an adapter, once its answers are over. Raises WeightsError when there is none of that name."""
+        answer = self._ask("POST", "/unload_lora_adapter", {"lora_name": name}, checked=False, timeout_s=timeout_s)
+        if not answer.get("success"):
+            raise WeightsError(f"SGLang did not unload {name}: {answer.get('error_message')}")
+
     def flush(self) -> None:
         """Empty the prefix cache: no prefix outlives its version. Raises WeightsError when it stays full.
 
@@ -128,19 +157,20 @@ class Admin:
         ranks = (answer.get("ranks") or []) if answer.get("success") else []
         return sorted((_said(rank, len(ranks)) for rank in ranks), key=lambda rank: rank.place)
 
-    def score(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return log-probabilities at temperature 1 of each text's tokens but the first.
+    def score(self, texts: Sequence[Sequence[int]], adapter: str | None = None) -> list[list[float]]:
+        """Return log-probabilities at temperature 1 of each text's tokens but the first, by the adapter of that name.
 
         Texts are scored one after the other: together they are one long prefill, during which every stream stops
         (decision 9)."""
-        return [self._score(text) for text in texts]
+        return [self._score(text, adapter) for text in texts]
 
-    def _score(self, text: Sequence[int]) -> list[float]:
+    def _score(self, text: Sequence[int], adapter: str | None) -> list[float]:
         asked = {
             "input_ids": list(text),
             "return_logprob": True,
             "logprob_start_len": 0,
             "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
+            "lora_path": adapter,
         }
         answer = self._ask("POST", "/generate", asked)
         return [entry[0] for entry in answer["meta_info"]["input_token_logprobs"][1:]]
@@ -172,6 +202,14 @@ class Admin:
             return answer.json()
         except ValueError as error:
             raise EngineUnavailable(f"{self._url}{path}: {answer.status_code} {answer.text[:500]}") from error
+
+
+def _room(found: Mapping[str, Any]) -> AdapterRoom | None:
+    if not found.get("enable_lora") or not found.get("max_lora_rank"):
+        return None
+    most = found.get("max_loaded_loras")
+    targets = frozenset(found.get("lora_target_modules") or ())
+    return AdapterRoom(int(found["max_lora_rank"]), targets, None if most is None else int(most))
 
 
 def _said(rank: Mapping[str, Any], ranks: int) -> RankChecksums:

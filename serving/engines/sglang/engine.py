@@ -1,11 +1,16 @@
 """The host's side of one SGLang server: implements core.ports.Engine.
 
+A version is either *whole*, and then the server holds it and no other, or an adapter that the server has under a name
+of its own (adapters.py), beside others and upon the given model. An adapter that the server cannot take is merged with
+the model (verified_versions.py), and is whole then.
+
 It serves a version only after the engine was seen to hold it: by what its ranks say of their weights (proof.py), and by
 a probe whose log-probabilities are those recorded at publication. The engine's label is only ever compared with what
 was confirmed, to notice an engine that was started again behind our back.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,22 +19,22 @@ from core.errors import ConfigError, Conflict, EngineUnavailable, WeightsError
 from core.grammars.library import LIBRARY
 from core.ids import ANCHOR, PolicyRef
 from core.model.probes import agrees, figures, get_probe, has_probe, nearer
-from core.ports import Blobs, Weights, WeightsRef
+from core.ports import Blobs, Opened, Weights, WeightsRef
 from core.settings import SglangSettings
-from serving.engines.sglang.admin import Admin
+from serving.engines.sglang.adapters import NamedAdapter, NamedAdapters, misfit
+from serving.engines.sglang.admin import AdapterRoom, Admin
 from serving.engines.sglang.process import EngineProcess
 from serving.engines.sglang.proof import LoadedWeights
 from serving.engines.sglang.swap import Observer, Swap, SwapStep, nothing
 from serving.engines.sglang.verified_versions import VerifiedVersion, VerifiedVersions
 
 _ASK_AGAIN_S = 0.05
+_LIST_AGAIN_S = 1.0  # of its adapters, which others may push out
 logger = logging.getLogger(__name__)
 
 
 class SglangEngine:
     """One thread switches and asks what serves; another may load."""
-
-    holds_many = False
 
     def __init__(
         self,
@@ -41,26 +46,33 @@ class SglangEngine:
         directory: Path,
         *,
         url: str | None,
+        room: AdapterRoom | None = None,
         observe: Observer = nothing,
     ) -> None:
         """Use the server at `url`, or, for None, start one, and start it again when it dies.
 
-        Raises ConfigError naming the setting."""
+        `room`: what one that is started is to take unmerged. Raises ConfigError naming the setting."""
         directory.mkdir(parents=True, exist_ok=True)
         self._name, self._settings, self._observe = name, settings, observe
         self._weights, self._blobs = weights, blobs
         self._process: EngineProcess | None = None
         if url is None:
-            self._process = EngineProcess(settings, directory / "sglang.log")
+            self._process = EngineProcess(settings, directory / "sglang.log", room)
             url = self._process.url
         self._url = url
         self._admin = Admin(self._url, settings.admin_key, settings.timeouts.admin_s)
         self._shelf = VerifiedVersions(directory / "versions", model, settings.dtype, settings.device)
         self._loaded = LoadedWeights(self._admin)
         self._swap = Swap(self._admin, self._loaded, self._what_is_wrong, observe)
+        self._adapters = NamedAdapters(self._admin, directory / "adapters")
+        self._room = room if self._process is not None else None  # what the server takes unmerged, if known
+        self._started = ""  # which start of the server we met; "": none
+        self._changing = threading.Lock()  # what the server holds
+        self._whole: PolicyRef | None = None  # the version that the server was last shown to hold
+        self._failing_s: float | None = None  # since when it gives no answers to a switch by name
         self._confirmed: PolicyRef | None = None  # and seen to serve
         self._good: PolicyRef | None = None  # the last that was confirmed, though the engine may have gone since
-        self._asked_s = self._generated_s = float("-inf")
+        self._asked_s = self._generated_s = self._listed_s = float("-inf")
 
     @property
     def name(self) -> str:
@@ -71,6 +83,11 @@ class SglangEngine:
         return self._url
 
     # ------------------------------------------------------------------------------------------ what serves
+
+    @property
+    def holds_many(self) -> bool:
+        """True while all that is held are adapters by name and the model that they stand upon."""
+        return self._room is not None and self._shelf.held().keys() <= {ANCHOR}
 
     def serving(self) -> PolicyRef | None:
         """Asked of the engine, at most twenty times a second."""
@@ -84,7 +101,9 @@ class SglangEngine:
 
     def _still_serves(self, version: PolicyRef, now_s: float) -> bool:
         try:
-            if self._admin.label() != str(version):
+            if self._admin.label() != str(self._whole):
+                return False
+            if not self._still_has(version, now_s):
                 return False
         except (EngineUnavailable, WeightsError):
             return False
@@ -93,42 +112,165 @@ class SglangEngine:
             return self._admin.generates(self._settings.timeouts.health_s)
         return True
 
+    def _still_has(self, version: PolicyRef, now_s: float) -> bool:
+        """Ask which adapters the server has, and unload those that nobody wants while it answers nobody.
+
+        While one is loaded what was known stands."""
+        is_early = now_s - self._listed_s <= _LIST_AGAIN_S
+        if self._room is None or is_early or not self._changing.acquire(blocking=False):
+            return True
+        try:
+            self._listed_s = now_s
+            self._adapters.refresh()
+            if self._adapters.unwanted() and self._admin.requests() == 0:
+                self._adapters.tidy()
+        finally:
+            self._changing.release()
+        return version not in self._adapters.held() or version in self._adapters.names()
+
+    def names(self) -> Mapping[PolicyRef, str]:
+        return {} if self._confirmed is None or self._whole != ANCHOR else self._adapters.names()
+
     def pinnable(self) -> frozenset[PolicyRef]:
         serving = self._confirmed
-        return frozenset() if serving is None else frozenset({serving})
+        if serving is None:
+            return frozenset()
+        return frozenset({serving, *self.names(), *([ANCHOR] if self._whole == ANCHOR else [])})
 
     # ------------------------------------------------------------------------------------------ what is held
 
     def loaded(self) -> Mapping[PolicyRef, str]:
-        return {version: held.ref.digest for version, held in self._shelf.held().items()}
+        """Return what is held here, but for an adapter that the server should have and has not: load that again."""
+        held = {version: held.ref.digest for version, held in self._shelf.held().items()}
+        names = self._adapters.names()
+        is_there = self._confirmed is not None and self._whole == ANCHOR
+        named = {v: each.ref.digest for v, each in self._adapters.held().items() if v in names or not is_there}
+        return held | named
 
     def load(self, ref: WeightsRef) -> None:
-        self._shelf.put(ref, self._weights.open(ref))
+        opened = self._weights.open(ref)
+        if opened.adapter is None or not self._takes(ref, opened):
+            self._shelf.put(ref, opened)
+            return
+        with self._changing:
+            if ref.version not in self._adapters.held():
+                self._adapters.put(ref, opened, self._shelf.base)
+            if self._whole == ANCHOR and self._confirmed is not None:
+                self._bring(ref.version)
+
+    def _takes(self, ref: WeightsRef, opened: Opened) -> bool:
+        """Return whether the server takes an adapter unmerged. Raises EngineUnavailable where nobody can tell yet."""
+        if self._process is None and not self._started:
+            self._check_server()
+        why = "it was not started with --enable-lora" if self._room is None else misfit(opened, self._room)
+        if why is not None:
+            logger.warning(
+                "%s: version %s is merged with its base, and each swap to it pauses the server at %s: %s",
+                *(self._name, ref.version, self._url, why),
+            )
+        return why is None
 
     def probe(self, version: PolicyRef) -> Mapping[str, float]:
-        """Return a version's figures from the published records: this engine holds one version at a time."""
-        own = get_probe(self._blobs, version, self._shelf.held()[version].ref.digest)
+        """Return a version's figures from the published records, of which what serves has shown its own to be true."""
+        own = get_probe(self._blobs, version, self._ref(version).digest)
         live = version if self._good is None else self._good
         return figures(own, get_probe(self._blobs, live))
 
     def what_is_wrong(self, version: PolicyRef) -> str | None:
-        return self._what_is_wrong(version) if version == self._confirmed else None
+        return self._what_is_wrong(version) if version in self.pinnable() else None
 
     def unload(self, version: PolicyRef) -> None:
         process = self._process
         started = process.started_on if process is not None and process.is_starting else None
         if version in (self._confirmed, self._good, started):
             raise Conflict(f"version {version} is what a restart goes back to", param="version")
+        if version == ANCHOR and self._adapters.held():
+            raise Conflict(f"version {version} is what adapters stand upon", param="version")
+        self._adapters.drop(version)
         self._shelf.drop(version)
+
+    def _ref(self, version: PolicyRef) -> WeightsRef:
+        named = self._adapters.held().get(version)
+        return self._shelf.held()[version].ref if named is None else named.ref
 
     # ------------------------------------------------------------------------------------------ switching
 
     def switch(self, version: PolicyRef) -> None:
+        with self._changing:
+            if version in self._adapters.held() or (version == ANCHOR and self._adapters.held()):
+                self._switch_by_name(version)
+            else:
+                self._switch_whole(version)
+
+    def _switch_by_name(self, version: PolicyRef) -> None:
+        """Turn to an adapter, or to the model below it: nothing pauses, and what runs ends as it began.
+
+        Where that fails upon the same model, what served goes on serving. A server that gives no answer is ended only
+        after a while in which it generates nothing: it may have much to do, and those that it answers lose nothing."""
+        try:
+            if not self._stands_upon_the_anchor():
+                self._put_anchor_below(version)
+            if version != ANCHOR:
+                self._bring(version)
+        except EngineUnavailable:
+            now_s, patience_s = time.monotonic(), self._settings.timeouts.admin_s
+            self._failing_s = self._failing_s or now_s
+            is_starting = self._process is not None and self._process.is_starting
+            if not is_starting and now_s - self._failing_s > patience_s:
+                self._failing_s = None
+                if not self._admin.generates(self._settings.timeouts.health_s):
+                    self._end()
+            raise
+        self._take(version)
+
+    def _put_anchor_below(self, version: PolicyRef) -> None:
+        """Have the server hold the given model. What fails there is no fault of the version above it."""
+        try:
+            if ANCHOR not in self._shelf.held():
+                self._shelf.put_base()
+            self._switch_whole(ANCHOR)
+        except WeightsError as error:
+            raise EngineUnavailable(f"the model that version {version} stands upon does not serve: {error}") from error
+        finally:
+            self._confirmed = None
+
+    def _stands_upon_the_anchor(self) -> bool:
+        """Return whether the server still holds the model as it was last shown to. Raises EngineUnavailable."""
+        process = self._process
+        if self._whole != ANCHOR or (process is not None and (process.is_starting or not process.is_alive)):
+            return False
+        before = self._started
+        self._check_server()
+        return self._started == before and self._admin.label() == str(ANCHOR)
+
+    def _bring(self, version: PolicyRef) -> None:
+        """Have the server hold an adapter; one that fails there is laid out and loaded once more."""
+        held = self._adapters.held()[version]
+        room = self._room
+        if room is None:
+            self._adapters.drop(version)  # to be merged when it is loaded again
+            raise EngineUnavailable(f"the server at {self._url} takes adapters no longer: was it started anew?")
+
+        def bring(held: NamedAdapter) -> None:
+            self._adapters.bring(held, room, lambda: self._what_is_wrong(version))
+
+        try:
+            bring(held)
+        except WeightsError as first:
+            logger.warning("%s: %s; loading version %s anew", self._name, first, version)
+            try:
+                bring(self._adapters.put(held.ref, self._weights.open(held.ref), self._shelf.base))
+            except WeightsError as second:
+                self._adapters.drop(version)
+                raise WeightsError(f"{first}; loaded anew: {second}") from second
+
+    def _switch_whole(self, version: PolicyRef) -> None:
         held = self._shelf.held()[version]
         self._confirmed = None
         if self._is_started_on(held):
             self._accept(held, self._swap.accept_started)
             return
+        self._whole = None
         try:
             self._accept(held, self._swap.to)
         except EngineUnavailable:
@@ -144,23 +286,36 @@ class SglangEngine:
 
     def _accept(self, held: VerifiedVersion, work: Callable[[VerifiedVersion], None]) -> None:
         work(held)
-        self._confirmed = self._good = held.ref.version
+        self._whole = held.ref.version
+        self._take(held.ref.version)
+
+    def _take(self, version: PolicyRef) -> None:
+        self._confirmed = self._good = version
+        self._failing_s = None
         self._asked_s = self._generated_s = time.monotonic()
 
     def _reload(self, ref: WeightsRef) -> None:
         """Full load: the directory is made again from what is published."""
         self._observe(SwapStep.RELOAD, ref.version)
-        self._accept(self._shelf.put(ref, self._weights.open(ref)), self._swap.to)
+        self._accept(self._shelf.put(ref, self._opened(ref)), self._swap.to)
+
+    def _opened(self, ref: WeightsRef) -> Opened:
+        return self._shelf.base if ref.digest == self._shelf.base.digest else self._weights.open(ref)
 
     def _restore(self, failed: PolicyRef) -> None:
         """Return to the last good version: in place, else by restarting the server on it in the host's next round."""
-        good = self._shelf.held().get(self._good) if self._good not in (None, failed) else None
+        named = self._adapters.held().get(self._good) if self._good is not None else None
+        upon = self._good if named is None else ANCHOR
+        good = self._shelf.held().get(upon) if upon not in (None, failed) else None
         if good is None:
             self._end()
             return
         self._observe(SwapStep.RESTORE, good.ref.version)
         try:
             self._accept(good, self._swap.to)
+            if named is not None:
+                self._bring(named.ref.version)
+                self._take(named.ref.version)
         except (WeightsError, EngineUnavailable) as error:
             logger.error("%s: version %s could not be restored: %s", self._name, good.ref.version, error)
             self._end()
@@ -195,6 +350,8 @@ class SglangEngine:
         """Check the server. Raises ConfigError for one that does not fit."""
         info = self._admin.info()
         self._loaded.meet(info)
+        self._adapters.meet(info.started)
+        self._started, self._room = info.started, info.adapters
         if info.dtype not in ("auto", self._settings.dtype):
             raise ConfigError(
                 f"serving.sglang.dtype is {self._settings.dtype}, and the server at {self._url} has {info.dtype}"
@@ -211,16 +368,20 @@ class SglangEngine:
 
     def _what_is_wrong(self, version: PolicyRef) -> str | None:
         """Probe: compare with the version's own record, and with its parent's."""
-        ref = self._shelf.held()[version].ref
+        ref, named = self._ref(version), self._adapters.held().get(version)
         record = get_probe(self._blobs, version, ref.digest)
-        measured = self._admin.score(record.token_ids)
+        measured = self._admin.score(record.token_ids, None if named is None else named.name)
         verdict = agrees(measured, record, self._settings.dtype)
         if not verdict:
             return verdict.why
-        if ref.parent is not None and has_probe(self._blobs, ref.parent):
-            parent = get_probe(self._blobs, ref.parent)
-            if nearer(measured, record, parent, self._settings.dtype) == "parent":
-                return f"its answers are those of version {ref.parent}"
+        others = (
+            [ref.parent] if named is None else [ref.parent, ANCHOR]
+        )  # the model's own: an adapter that does nothing
+        for other in dict.fromkeys(each for each in others if each is not None):
+            if has_probe(self._blobs, other):
+                parent = get_probe(self._blobs, other)
+                if nearer(measured, record, parent, self._settings.dtype) == "parent":
+                    return f"its answers are those of version {other}"
         return None
 
     def is_idle(self) -> bool:

@@ -38,6 +38,29 @@ def fork_processes() -> None:
     engine.mp = MultiprocessingByFork()
 
 
+class TorchWithoutPins:
+    """All of torch, but that no tensor is pinned in memory, which torch refuses where there is no CUDA."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("torch"), name)
+
+    def __init__(self) -> None:
+        for name in ("empty", "tensor", "zeros"):
+            setattr(self, name, _without_pins(getattr(self, name)))
+
+
+def _without_pins(make: Any) -> Any:
+    return lambda *arguments, pin_memory=False, **options: make(*arguments, **options)
+
+
+def pin_nothing() -> None:
+    """Let the adapters' code, which pins what it copies to a GPU, work where there is none."""
+    importlib.import_module("torch").Tensor.pin_memory = lambda tensor, *_: tensor
+    for name in ("lora.layers", "lora.backend.torch_backend"):
+        module: Any = importlib.import_module(f"sglang.srt.{name}")
+        module.torch = TorchWithoutPins()
+
+
 def hide(key: str) -> None:
     """Hide a key in all log records of this process from now on."""
     make = logging.getLogRecordFactory()
@@ -71,6 +94,8 @@ def main(arguments: list[str], key: str | None) -> None:
         settings._launch_command = str(settings.launch_command or "").replace(key, _HIDDEN)
     if FORKING in os.environ:
         fork_processes()
+        if settings.enable_lora:
+            pin_nothing()
     try:
         server.run_server(settings)
     finally:

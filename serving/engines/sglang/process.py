@@ -20,6 +20,7 @@ from core.grammars.library import LIBRARY, VERSION
 from core.ids import PolicyRef
 from core.settings import SglangSettings
 from serving.engines.sglang import launcher
+from serving.engines.sglang.admin import AdapterRoom
 
 _STOP_TIMEOUT_S = 20.0
 _TAIL = 1500
@@ -43,6 +44,16 @@ def cpu_arguments(dtype: str) -> list[str]:
     return [*options, "--incremental-streaming-output", "--sleep-on-idle"]  # else an idle server takes a whole core
 
 
+def adapter_arguments(room: AdapterRoom, device: str) -> list[str]:
+    """Return arguments for adapters beside the base; on a CPU plain torch computes them.
+
+    Strict: a tensor of an adapter that the server has no place for is an error there, and not passed over."""
+    options = ["--enable-lora", "--lora-strict-loading", "--max-lora-rank", str(room.max_rank)]
+    options += ["--lora-target-modules", *sorted(room.targets)]
+    options += [] if room.max_loaded is None else ["--max-loaded-loras", str(room.max_loaded)]
+    return [*options, *(["--lora-backend", "torch_native"] if device == "cpu" else [])]
+
+
 def _gpu_arguments(dtype: str) -> list[str]:
     return ["--dtype", dtype, "--incremental-streaming-output", *GRAMMARS, *PRIORITIES]
 
@@ -62,14 +73,16 @@ def cpu_environment() -> dict[str, str]:
 class EngineProcess:
     """Started, stopped and started again by its host, and dead when the host is. One thread."""
 
-    def __init__(self, settings: SglangSettings, log: Path) -> None:
-        """Prepare a server. Raises ConfigError when there is no interpreter."""
+    def __init__(self, settings: SglangSettings, log: Path, room: AdapterRoom | None = None) -> None:
+        """Prepare a server, which takes adapters unmerged where there is `room` for them.
+
+        Raises ConfigError when there is no interpreter."""
         if not settings.python.exists():
             raise ConfigError(
                 f"serving.sglang.python: {settings.python} does not exist (`make sglang-cpu` makes the one for CPUs)"
             )
         _check_grammars(settings.python)
-        self._settings, self._log = settings, log
+        self._settings, self._log, self._room = settings, log, room
         self._group = log.with_suffix(".pid")
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
@@ -85,6 +98,7 @@ class EngineProcess:
         command = [str(settings.python), *_program(settings), "--model-path", str(model)]
         command += ["--host", "127.0.0.1", "--port", self.url.rsplit(":", 1)[1], "--weight-version", str(version)]
         command += cpu_arguments(settings.dtype) if settings.device == "cpu" else _gpu_arguments(settings.dtype)
+        command += [] if self._room is None else adapter_arguments(self._room, settings.device)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *settings.arguments],

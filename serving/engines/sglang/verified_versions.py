@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from core.errors import WeightsError
-from core.ids import PolicyRef
+from core.ids import ANCHOR, PolicyRef
 from core.model.files import check_model_files, check_weights, weight_files
 from core.model.weights_digest import bytes_of, digest_of_shards, tensors_of
 from core.ports import Opened, WeightsRef
@@ -53,7 +53,7 @@ class VerifiedVersions:
         self._held: dict[PolicyRef, VerifiedVersion] = {}
 
     @cached_property
-    def _base(self) -> Opened:
+    def base(self) -> Opened:
         """The given model, upon which adapters stand."""
         shards = _shards(self._model)
         return Opened(digest_of_shards(shards), shards)
@@ -93,7 +93,12 @@ class VerifiedVersions:
                 _link(shard, target / name)
         else:
             check_finite(opened.shards)
-            write_merged(self._base, opened, target, self._served_dtype)
+            write_merged(self.base, opened, target, self._served_dtype)
+
+    def put_base(self) -> VerifiedVersion:
+        """Keep the given model as the version that it is, for adapters to stand upon."""
+        ref = WeightsRef(version=ANCHOR, digest=self.base.digest, path=str(self._model))
+        return self.put(ref, self.base)
 
     def drop(self, version: PolicyRef) -> None:
         held = self._held.pop(version, None)

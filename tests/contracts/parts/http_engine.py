@@ -13,6 +13,7 @@ from core.errors import Conflict, EngineUnavailable, InvalidRequest, WeightsErro
 from core.ids import PolicyRef
 from core.model.probes import figures, get_probe
 from core.model.weights_digest import digest_of_shards, tensors_of
+from core.operations.fleet import NamedVersion
 from core.ports import Blobs, GenerateRequest, TokenChunk, Weights, WeightsRef
 from serving.weights.deltas.finite import check_finite
 
@@ -40,6 +41,9 @@ class HttpEngine:
     def pinnable(self) -> frozenset[PolicyRef]:
         serving = self.serving()
         return frozenset() if serving is None else frozenset({serving})
+
+    def names(self) -> Mapping[PolicyRef, str]:
+        return {}
 
     def loaded(self) -> Mapping[PolicyRef, str]:
         return {version: ref.digest for version, ref in self._held.items()}
@@ -95,7 +99,7 @@ class HttpEngines:
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
 
-    def generation(self, url: str, request: GenerateRequest) -> "HttpGeneration":
+    def generation(self, url: str, request: GenerateRequest, named: NamedVersion | None = None) -> "HttpGeneration":
         self._session = self._session or aiohttp.ClientSession()
         return HttpGeneration(self._session, url, request)
 

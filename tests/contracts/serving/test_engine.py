@@ -18,6 +18,7 @@ from core.ports import Engine
 from core.settings import LocalEngineSettings, ServingSettings, SglangSettings
 from serving.engines.local import LocalEngine
 from serving.engines.model_facts import read_model_facts
+from serving.engines.sglang.adapters import room_for
 from serving.engines.sglang.engine import SglangEngine
 
 pytestmark = pytest.mark.timeout(900)  # servers start within, on whatever machine
@@ -53,8 +54,9 @@ def sglang_of_another(world: Published, server: SglangServer) -> Iterator[Engine
 @contextmanager
 def sglang_of_its_own(world: Published) -> Iterator[Engine]:
     require_sglang()
-    settings = SglangSettings(python=PYTHON)
-    engine = SglangEngine("two", settings, world.weights, world.blobs, MODEL, world.directory / "host", url=None)
+    settings, directory = SglangSettings(python=PYTHON), world.directory / "host"
+    room = room_for(MODEL, 8, ())
+    engine = SglangEngine("two", settings, world.weights, world.blobs, MODEL, directory, url=None, room=room)
     yield engine
     engine.close()
 

@@ -251,6 +251,8 @@ def test_the_proof_of_what_an_engine_loads_is_said(doctor: Doctor, tmp_path: Pat
         assert code == 0, told
         assert f"bytes computed from the files for {tensors} of {tensors} tensors; then the probe" in told
         assert re.search(rf"for \d+ of {2 * parts} tensors on 2 ranks, for the others what this engine said", told)
+        assert "by name" not in told
+        assert "merged" not in told, "nothing learns adapters"
         server.gives_checksums = False
         directory.mkdir(exist_ok=True)
         now, version = datetime.now(UTC), PolicyRef(BASE, 1)
@@ -262,6 +264,26 @@ def test_the_proof_of_what_an_engine_loads_is_said(doctor: Doctor, tmp_path: Pat
         code, told = doctor(directory, *settings)
         assert code == 0, told
         assert "shown by the probe alone: the engine gives no checksums" in told
+
+
+@pytest.mark.parametrize(
+    ("most", "rank", "said"),
+    [
+        (8, 8, "adapters come and go by name, up to rank 8"),
+        (None, 8, "merged with the model and loaded whole in a pause, since it runs without --enable-lora"),
+        (8, 16, "merged with the model and loaded whole in a pause, since its --max-lora-rank is 8, not 16"),
+    ],
+)
+def test_how_an_engine_is_given_adapters_is_said(
+    doctor: Doctor, tmp_path: Path, most: int | None, rank: int, said: str
+) -> None:
+    settings = ("serving.engine=sglang", "serving.sglang.device=cuda", f"serving.sglang.python={sys.executable}")
+    with weights_server(FsspecBlobs(tmp_path / "blobs")) as server:
+        server.loaded, server.most_adapters = [SHIPPED_MODEL], most
+        urls = f"serving.sglang.urls=['{server.url}']"
+        code, told = doctor(tmp_path / "service", *settings, urls, f"learner.lora.rank={rank}")
+    assert code == 0, told
+    assert said in told
 
 
 def test_a_damaged_log_is_named(doctor: Doctor, tmp_path: Path) -> None:

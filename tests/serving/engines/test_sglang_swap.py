@@ -1,7 +1,7 @@
 """The hot swap on a real SGLang server that is killed at each step, mislabelled, given damaged files, or hung.
 
 The version that serves afterwards is as published, or none is reported as serving. Version 2 is whole, version 3 an
-adapter upon the given model."""
+adapter upon the given model, of a rank that the server does not take, so that it is merged."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ class Watcher:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Published:
     made = Published(tmp_path_factory.mktemp("swap"))
     made.publish(2, scale=1e-6)  # as near to the anchor as a small step of training
-    made.publish_adapter(3, parent=2)
+    made.publish_adapter(3, parent=2, rank=32, size=0.02)
     return made
 
 

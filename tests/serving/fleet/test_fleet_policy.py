@@ -30,7 +30,7 @@ from stepping import step
 from core import telemetry
 from core.errors import EngineUnavailable, InvalidRequest, NotFinite
 from core.events import Sampling
-from core.ids import PolicyRef, base_ref
+from core.ids import UNKNOWN, PolicyRef, base_ref
 from core.ports import TokenChunk
 from core.settings import ServingSettings, SglangSettings, SglangTimeoutSettings
 from serving.engines.model_facts import ModelFacts
@@ -43,6 +43,21 @@ NEXT = base_ref(4)
 
 def told(chunks: list[TokenChunk]) -> list[tuple[str | None, int]]:
     return [(chunk.replica, token) for chunk in chunks for token in chunk.token_ids]
+
+
+NAMED = {LIVE: "onward-3-0123456789ab", NEXT: "onward-4-ba9876543210"}
+
+
+async def speaks_upon_the_anchor(line: Line) -> web.StreamResponse:
+    await line.token(7, label="1")
+    await line.token(8, {"type": "length"}, label="1")
+    return await line.end()
+
+
+async def has_no_such_adapter(line: Line) -> web.StreamResponse:
+    message = "Got LoRA adapter that has never been loaded: onward-3-0123456789ab"
+    await line.write({"error": {"message": message, "code": 400}})
+    return await line.end()
 
 
 @pytest.fixture
@@ -494,5 +509,64 @@ def test_low_priority_waits_where_engines_have_as_much_of_it_as_they_may(tmp_pat
             await first.aclose()
             priorities = [body["priority"] for server in (world.a, world.b) for body in server.asked]
             assert sorted(priorities) == [0, 0, 0, 100]
+
+    asyncio.run(run())
+
+
+# ------------------------------------------------------------------------------------------------ by name
+
+
+def test_an_answer_by_name_is_of_that_version_to_its_end(tmp_path: Path) -> None:
+    """What serves meanwhile is another, and the server's label is that of the model below both."""
+
+    async def run() -> None:
+        async with fleet_of(tmp_path) as world:
+            world.beat("a", names=NAMED, pinnable=(LIVE, NEXT))
+            began, may_end = asyncio.Event(), asyncio.Event()
+
+            async def speaks_slowly(line: Line) -> web.StreamResponse:
+                await line.token(7, label="1")
+                began.set()
+                await may_end.wait()
+                await line.token(8, {"type": "length"}, label="1")
+                return await line.end()
+
+            world.a.scripts.append(speaks_slowly)
+            asked = asyncio.create_task(world.ask(2))
+            await began.wait()
+            world.beat("a", names=NAMED, pinnable=(LIVE, NEXT), serving=NEXT)
+            may_end.set()
+            chunks = await asked
+            assert {chunk.version for chunk in chunks} == {LIVE}
+            assert all(chunk.confirmed and not chunk.untrainable_reasons for chunk in chunks)
+            world.a.scripts.append(speaks_upon_the_anchor)
+            assert {chunk.version for chunk in await world.ask(2, version=NEXT)} == {NEXT}
+            assert [body["lora_path"] for body in world.a.asked] == [NAMED[LIVE], NAMED[NEXT]]
+
+    asyncio.run(run())
+
+
+def test_a_server_without_the_name_costs_another_attempt_and_no_answer(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with fleet_of(tmp_path) as world:
+            world.beat("a", names=NAMED)
+            world.a.scripts.append(has_no_such_adapter)
+            before = retries()
+            assert told(await world.ask(1)) == [("b", 10)]
+            assert retries() - before == 1
+
+    asyncio.run(run())
+
+
+def test_tokens_upon_another_model_are_of_no_version(tmp_path: Path) -> None:
+    """Somebody gave the server other weights, below the adapter that was asked for."""
+
+    async def run() -> None:
+        async with fleet_of(tmp_path) as world:
+            world.beat("a", names=NAMED)
+            world.a.scripts.append(answers)  # under the label 3
+            chunks = await world.ask(1)
+            assert {chunk.version for chunk in chunks} == {UNKNOWN}
+            assert {reason for chunk in chunks for reason in chunk.untrainable_reasons} == {"unknown_version"}
 
     asyncio.run(run())

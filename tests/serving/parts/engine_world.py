@@ -50,17 +50,17 @@ class Published:
         }
         return self.publish_tensors(version, tensors, parent=parent)
 
-    def publish_adapter(self, version: int, *, size: float = 0.05, parent: int = 1) -> WeightsRef:
-        """Publish an adapter of rank 4 upon the anchor, drawn with the version's own seed."""
+    def publish_adapter(self, version: int, *, size: float = 0.05, parent: int = 1, rank: int = 4) -> WeightsRef:
+        """Publish an adapter upon the anchor, drawn with the version's own seed."""
         generator = torch.Generator().manual_seed(version)
         tensors = {}
         for name, value in self.tensors().items():
             if name.endswith("_proj.weight"):
                 outputs, inputs = value.shape
                 module = name.removesuffix(".weight")
-                tensors[f"{module}.lora_A.weight"] = size * torch.randn(4, inputs, generator=generator)
-                tensors[f"{module}.lora_B.weight"] = size * torch.randn(outputs, 4, generator=generator)
-        config = AdapterConfig(base_digest=self.refs[ANCHOR].digest, rank=4, alpha=8.0)
+                tensors[f"{module}.lora_A.weight"] = size * torch.randn(rank, inputs, generator=generator)
+                tensors[f"{module}.lora_B.weight"] = size * torch.randn(outputs, rank, generator=generator)
+        config = AdapterConfig(base_digest=self.refs[ANCHOR].digest, rank=rank, alpha=8.0)
         ref = self.weights.publish(base_ref(version), self.shards(f"{version}", tensors), base_ref(parent), config)
         load_version(self.policy, self.weights.open(ref))
         put_probe(self.blobs, base_ref(version), record(self.policy, self.anchor_probe, ref.digest))

@@ -49,6 +49,9 @@ class MemoryEngine:
         serving = self.serving()
         return None if serving is None else serving.version
 
+    def names(self) -> Mapping[PolicyRef, str]:
+        return {}
+
     def loaded(self) -> Mapping[PolicyRef, str]:
         return dict(self._digests)
 

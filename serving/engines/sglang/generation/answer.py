@@ -19,7 +19,7 @@ from core.events import FinishReason, VersionSpan
 from core.ids import UNKNOWN, PolicyRef
 from core.ports import TokenChunk
 from serving.engines.sglang.generation.refusals import refusal
-from serving.engines.sglang.generation.spans import version_of, version_spans, within
+from serving.engines.sglang.generation.spans import Speaker, version_of, version_spans, within
 from serving.engines.sglang.generation.wire import Event, MetaInfo, TopEntry
 
 _FINISHED: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
@@ -30,9 +30,9 @@ _OTHER_LOGPROBS = "logprobs_of_other_tokens"
 class EngineAnswer:
     """Feed it each event; it tells the chunks."""
 
-    def __init__(self, where: str) -> None:
-        """`where` names the engine in errors."""
-        self._where = where
+    def __init__(self, where: str, speaker: Speaker = version_of) -> None:
+        """`where` names the engine in errors; `speaker` tells the version from a label."""
+        self._where, self._speaker = where, speaker
         self._told = 0  # tokens
         self._begun: tuple[str | None, int] | None = None  # the label with the first token, and no retractions
         self._certain = True
@@ -54,7 +54,11 @@ class EngineAnswer:
             return []
         self._told = end
         self._watch(meta)
-        spans = None if finish is None or meta.weight_versions is None else version_spans(meta.weight_versions, end)
+        spans = (
+            None
+            if finish is None or meta.weight_versions is None
+            else version_spans(meta.weight_versions, end, self._speaker)
+        )
         chunks = self._chunks(event, start, end, spans)
         if finish is not None:
             chunks[-1] = _last(chunks[-1], finish, spans)
@@ -87,7 +91,7 @@ class EngineAnswer:
             raise EngineUnavailable(f"{self._where} lost tokens of an answer")
         entries = event.meta_info.output_token_logprobs[first : first + count]
         tops = event.meta_info.output_top_logprobs[first : first + count]
-        label = version_of(event.meta_info.weight_version)
+        label = self._speaker(event.meta_info.weight_version)
         parts = within((VersionSpan(start=start, end=end, version=label),) if spans is None else spans, start, end)
         return [
             self._chunk(token_ids[low:high], entries[low:high], tops[low:high], part.version)

@@ -15,10 +15,12 @@ import msgspec
 
 from core import telemetry
 from core.errors import EngineUnavailable
+from core.operations.fleet import NamedVersion
 from core.ports import GenerateRequest, TokenChunk
 from core.settings import SglangSettings
 from serving.engines.sglang.generation.answer import EngineAnswer
 from serving.engines.sglang.generation.refusals import refusal
+from serving.engines.sglang.generation.spans import upon_the_anchor, version_of
 from serving.engines.sglang.generation.sse import EventStream
 from serving.engines.sglang.generation.wire import decode_event, encode_request
 
@@ -43,10 +45,10 @@ class SglangConnections:
     def dtype(self) -> str:
         return self._settings.dtype
 
-    def generation(self, url: str, request: GenerateRequest) -> "Generation":
+    def generation(self, url: str, request: GenerateRequest, named: NamedVersion | None = None) -> "Generation":
         if self._session is None:
             self._session = self._open()
-        return Generation(self._session, url, request)
+        return Generation(self._session, url, request, named)
 
     async def aclose(self) -> None:
         if self._session is not None:
@@ -65,8 +67,10 @@ class SglangConnections:
 class Generation:
     """One request to one server. `stream` it once."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, request: GenerateRequest) -> None:
-        self._http, self._url, self._request = http, url, request
+    def __init__(
+        self, http: aiohttp.ClientSession, url: str, request: GenerateRequest, named: NamedVersion | None = None
+    ) -> None:
+        self._http, self._url, self._request, self._named = http, url, request, named
         self._response: aiohttp.ClientResponse | None = None
         self.heard_s = time.monotonic()  # when the server last said something
 
@@ -79,7 +83,8 @@ class Generation:
         """Stream an answer as core.ports.Policy does.
 
         Raises EngineUnavailable at any time, InvalidRequest before the first chunk."""
-        answer, events, is_begun = EngineAnswer(self._url), EventStream(), False
+        speaker = version_of if self._named is None else upon_the_anchor(self._named.version)
+        answer, events, is_begun = EngineAnswer(self._url, speaker), EventStream(), False
         try:
             response = self._response = await self._post()
             try:
@@ -107,7 +112,7 @@ class Generation:
     async def _post(self) -> aiohttp.ClientResponse:
         # Its own name in each attempt: a server refuses one that it still holds.
         rid = f"{self._request.inference_id}-{uuid.uuid4().hex[:8]}"
-        body = encode_request(self._request, rid)
+        body = encode_request(self._request, rid, None if self._named is None else self._named.name)
         # One of low priority may wait for as long as there are others: only its host tells then that a server hangs.
         timeout = self._http.timeout if self._request.priority == "normal" else _PATIENT
         async with asyncio.timeout(_HEADERS_S):

@@ -6,6 +6,7 @@ from core.errors import EngineUnavailable, InvalidRequest, OnwardError
 from core.grammars.library import TOO_COMPLEX
 
 _GRAMMAR = {"Grammar accept_token failed": TOO_COMPLEX, "Failed to compile": "invalid_grammar"}
+_NO_ADAPTER = re.compile(r"\bLoRA\b")  # the one that was named is gone: another replica has it, or its host loads it
 _TOO_LONG = re.compile(r"context length|maximum allowed length|memory budget")
 _FIELDS = {
     "temperature": "temperature",
@@ -30,6 +31,8 @@ def refusal(where: str, status: int, message: str) -> OnwardError:
     for beginning, code in _GRAMMAR.items():
         if message.startswith(beginning):
             return InvalidRequest(message[:500], code=code)
+    if status in _CLIENTS_FAULT and _NO_ADAPTER.search(message):
+        return EngineUnavailable(f"{where}: {message[:500]}")
     if status in _CLIENTS_FAULT:
         if _TOO_LONG.search(message):
             return InvalidRequest(message, param="prompt_token_ids", code="context_length_exceeded")

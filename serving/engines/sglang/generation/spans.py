@@ -1,9 +1,9 @@
 """Translation of an engine's labels to our versions. The engine's host sets the labels, as text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from core.events import VersionSpan
-from core.ids import UNKNOWN, PolicyRef
+from core.ids import ANCHOR, UNKNOWN, PolicyRef
 from serving.engines.sglang.generation.wire import Span
 
 
@@ -16,11 +16,20 @@ def version_of(label: str | None) -> PolicyRef:
     return version if version.version else UNKNOWN
 
 
-def version_spans(spans: Iterable[Span], length: int) -> tuple[VersionSpan, ...]:
+Speaker = Callable[[str | None], PolicyRef]
+"""Tells which version speaks under a label."""
+
+
+def upon_the_anchor(version: PolicyRef) -> Speaker:
+    """Return who speaks for a request that names an adapter: that version, while its base is what the server holds."""
+    return lambda label: version if version_of(label) == ANCHOR else UNKNOWN
+
+
+def version_spans(spans: Iterable[Span], length: int, speaker: Speaker = version_of) -> tuple[VersionSpan, ...]:
     """Return the spans of the first `length` tokens; neighbours of one version are merged."""
     found: list[VersionSpan] = []
     for span in spans:
-        version, start, end = version_of(span.version), span.start, min(span.end, length)
+        version, start, end = speaker(span.version), span.start, min(span.end, length)
         if start >= end:
             continue
         if found and found[-1].version == version and found[-1].end == start:

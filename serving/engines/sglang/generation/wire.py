@@ -71,8 +71,8 @@ decode_event = msgspec.json.Decoder(Event).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def encode_request(request: GenerateRequest, rid: str) -> bytes:
-    """Encode a request.
+def encode_request(request: GenerateRequest, rid: str, adapter: str | None = None) -> bytes:
+    """Encode a request, to be answered by the adapter of that name.
 
     Without stop tokens the answer goes on to `max_tokens`; with them it also ends at the model's own end of text."""
     sampling = request.sampling
@@ -92,8 +92,10 @@ def encode_request(request: GenerateRequest, rid: str) -> bytes:
         parameters["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     if sampling.grammar is not None:
         parameters["ebnf"] = _of_scope(sampling.grammar.text, request.cache_scope)
+    named = {} if adapter is None else {"lora_path": adapter}
     return _encode(
         {
+            **named,
             "rid": rid,
             "input_ids": request.prompt_token_ids,
             "sampling_params": parameters,

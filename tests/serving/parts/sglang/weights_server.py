@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from core.ids import base_ref
+from core.ids import PolicyRef, base_ref
 from core.model.probes import get_probe
 from core.ports import Blobs
 from serving.engines.sglang.cuda_hash import cuda_hash
@@ -33,16 +34,36 @@ class WeightsServer(ThreadingHTTPServer):
         self.loaded: list[Path] = [Path()] * ranks
         self.swallowing: set[int] = set()  # ranks that say they load, and keep what they have
         self.rotten: dict[int, str] = {}  # of a rank: part of a name, of the tensors that it holds wrongly
+        self.most_adapters: int | None = None  # that it takes beside its weights; None: it was started without LoRA
+        self.adapters: dict[str, str] = {}  # the directories, by name
+        self.answers_as: dict[str, PolicyRef] = {}  # of an adapter: whose answers it gives instead of its own
+        self.running = 0
+        self.asked: list[str] = []  # paths
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
     def answer(self, path: str, body: dict[str, Any]) -> Any:
+        self.asked.append(path)
         match path:
+            case "/v1/models":
+                base = [{"id": "model", "root": "model", "parent": None}]
+                cards = [{"id": name, "root": root, "parent": "model"} for name, root in self.adapters.items()]
+                return {"data": base + cards}
+            case "/load_lora_adapter":
+                return self._load_adapter(body["lora_name"], Path(body["lora_path"]))
+            case "/unload_lora_adapter":
+                return {"success": self.adapters.pop(body["lora_name"], None) is not None, "error_message": "none"}
+            case "/v1/loads?include=core":
+                return {"loads": [{"num_running_reqs": self.running, "num_waiting_reqs": 0}]}
             case "/server_info":
                 told = {"version": "0.5.23", "dtype": "float32", "device": self.device, "max_req_input_len": 512}
                 told["grammar_backend"] = "llguidance"
+                if self.most_adapters is not None:
+                    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+                    told |= {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": targets}
+                    told |= {"max_loaded_loras": self.most_adapters}
                 return told | {"quantization": self.quantization, "startup_time": {"load_weight": self.startup_time}}
             case "/model_info":
                 return {"weight_version": self.label}
@@ -57,11 +78,32 @@ class WeightsServer(ThreadingHTTPServer):
             case "/weights_checker":
                 return {"success": False, "message": "no such action"}
             case "/generate":
-                record = get_probe(self.blobs, base_ref(int(self.label)))
+                name = body["lora_path"]
+                version = base_ref(int(self.label if name is None else name.split("-")[1]))
+                record = get_probe(self.blobs, self.answers_as.get(name, version))
                 place = [list(ids) for ids in record.token_ids].index(body["input_ids"])
                 logprobs = [[value] for value in record.logprobs[place]]
                 return {"meta_info": {"input_token_logprobs": [[None], *logprobs]}}
         return {}
+
+    def _load_adapter(self, name: str, directory: Path) -> dict[str, Any]:
+        """Load as SGLang does: the one that came first goes where there are too many, whoever loaded it."""
+        try:
+            if name in self.adapters:
+                raise ValueError(f"{name} is already loaded")
+            json.loads((directory / "adapter_config.json").read_text())
+            load_file(directory / "adapter_model.safetensors")
+        except (OSError, ValueError, SafetensorError) as error:
+            return {"success": False, "error_message": str(error)}
+        self.adapters[name] = str(directory)
+        while len(self.adapters) > (self.most_adapters or 0):
+            del self.adapters[next(iter(self.adapters))]
+        return {"success": True}
+
+    def restart(self, label: str) -> None:
+        self.startup_time += 1
+        self.label = label
+        self.adapters.clear()
 
     def of_rank(self, rank: int) -> dict[str, Any]:
         place = {"role": "target", "tp_rank": rank, "tp_size": len(self.loaded), "dp_rank": 0, "pp_rank": 0}
