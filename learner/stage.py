@@ -359,7 +359,7 @@ class Learner(Stage):
 
     def _follow_releases(self) -> None:
         """Resume from a version that serves when the newest one may not be built upon, or from before an exclusion."""
-        if version := self._lineage.must_resume_from() or self._relearning.must_go_back_to(self._lineage):
+        while version := self._relearning.must_go_back_to(self._lineage) or self._lineage.must_resume_from():
             self._resume_at(version)
 
     def _goes_back(self) -> bool:
@@ -382,8 +382,10 @@ class Learner(Stage):
 
     def _stand_at(self, lineage: list[PolicyRef], go_to: Callable[[list[PolicyRef], LearnerSettings], Reached]) -> None:
         self._checkpointing.wait()
-        self._take_over(go_to(lineage, self._settings))
-        self._relearning.abandon(self._lineage.resumed_from(lineage[-1], lineage[:-1]))
+        reached = go_to(lineage, self._settings)
+        with self._relearning.going_back(self._lineage):
+            self._take_over(reached)
+            self._lineage.resumed_from(lineage[-1], lineage[:-1])
 
     def _resume_from_weights(self, version: PolicyRef, why: Unlike) -> None:
         """Resume from published weights: they cannot be made again here, or the version is another learner's.
@@ -394,7 +396,8 @@ class Learner(Stage):
         self._past.adopt(version, self._settings)
         self._afresh = True
         lineage, held_to = ancestry(self._store, version), self._reliving.held_by(version)
-        self._backlog.resume(applied_on(lineage, self._blobs))
-        self._relearning.abandon(self._lineage.resumed_from(version, lineage[:-1]))
+        with self._relearning.going_back(self._lineage):
+            self._backlog.resume(applied_on(lineage, self._blobs))
+            self._lineage.resumed_from(version, lineage[:-1])
         self._lineage.anchor = self._reliving.hold_again(held_to if held_to in lineage else None)
         self._checkpointing.hasten()

@@ -1,6 +1,6 @@
 """What operators excluded from learning: turns of some users, of a period, or turns by their ids."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Final
 
@@ -26,16 +26,20 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True):
 
     def covers(self, turn: Completion, reward: Reward | None = None) -> bool:
         """Return whether the turn is meant, or what this reward makes of it: users are also those who spoke of it."""
-        return (
-            self.namespace in (None, turn.namespace)
-            and (not self.users or turn.user_id in self.users or self._has_spoken(reward))
-            and (not self.turns or turn.inference_id in self.turns)
-            and (self.begin is None or turn.received_at >= self.begin)
-            and (self.end is None or turn.received_at < self.end)
-        )
+        users = {turn.user_id, *(() if reward is None else reward.said_by)}
+        return self.covers_one(turn.namespace, users, turn.inference_id, turn.received_at)
 
-    def _has_spoken(self, reward: Reward | None) -> bool:
-        return reward is not None and not self.users.isdisjoint(reward.said_by)
+    def covers_one(
+        self, namespace: str, users: Collection[str | None], inference_id: str, received_at: datetime
+    ) -> bool:
+        """Return whether a turn is meant that may itself be gone. `users`: whose it was, and those who spoke of it."""
+        return (
+            self.namespace in (None, namespace)
+            and (not self.users or not self.users.isdisjoint(users))
+            and (not self.turns or inference_id in self.turns)
+            and (self.begin is None or received_at >= self.begin)
+            and (self.end is None or received_at < self.end)
+        )
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,9 +64,10 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
     """Turns that versions learned from, and of which nobody can tell whether they are excluded: they were deleted."""
     abandoned: tuple[PolicyRef, ...] = ()
     updates: int = 0
-    """Updates that made the abandoned versions."""
+    """Updates that made the versions of which others are learned again."""
     again: int = 0
-    """Other turns that they learned from, which are learned again."""
+    """Other turns that they learned from, which are learned again: also those of versions that were abandoned before,
+    for whatever reason, and had learned from what is excluded."""
     again_s: float = 0.0
     """About how many seconds of learning that is, by what it took the first time."""
     back_to: PolicyRef | None = None
@@ -74,6 +79,26 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
     """Candidates that will serve nobody."""
 
 
+RewardKey = tuple[InferenceId, int]
+"""A reward by its turn and its revision."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What an exclusion found as it was ordered, when all that it meant was in the store. It says which way is gone.
+
+    So it is the same whether the learner hears of the exclusion before the releases that follow it, or after them."""
+
+    left: tuple[PolicyRef, ...] = ()
+    """Of each line that learned from it, the first version that is left behind because of it."""
+    learned: frozenset[RewardKey] = frozenset()
+    """The excluded rewards that versions learned from."""
+    order_id: int | None = None
+    """The order to go back, where one was given."""
+
+
+FOUND_NOTHING: Final = Found()
+
+
 class Excluded(msgspec.Struct, frozen=True, kw_only=True):
     """An exclusion as it was ordered."""
 
@@ -82,6 +107,7 @@ class Excluded(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     by: str
     at: datetime
+    found: Found = FOUND_NOTHING
 
 
 def is_excluded(turn: Completion, reward: Reward | None, ordered: Iterable[Excluded]) -> bool:

@@ -6,36 +6,57 @@ written together, or none of it; while that is done, no version is published and
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from core.errors import Conflict, InvalidRequest, NotFound
 from core.events import GateVerdict
 from core.ids import InferenceId, PolicyRef, UserHash
-from core.operations.exclusions import Exclusion, Foreseen, Wish
+from core.operations.exclusions import Excluded, Exclusion, Foreseen, Found, RewardKey, Wish, is_excluded
 from core.operations.servable import NOW, Servable
 from core.ports import Blobs, Clock, Store
 from core.ports.exclusions import Written
 from core.store.work import View, Work
 from learner.versions.provenance import ancestry, learned_by, turns_of
 
-_NEWEST: Final = 200  # versions among which the learner's newest is looked for
+_NEWEST: Final = 200  # versions among which the learner's newest is looked for, and what was abandoned
 _TRIES: Final = 20
+_SERVES: Final = ("rollback", "promote", "pin")  # kinds of orders
 _TOOK: Final = ("seconds_reading", "seconds_updating", "seconds_publishing", "seconds_saving")
 
 
 class _Uses(NamedTuple):
     """What one version learned from."""
 
-    excluded: set[InferenceId]
+    meant: set[RewardKey]  # by this exclusion
+    taken_out: set[InferenceId]  # by this one, or by those before it
     others: set[InferenceId]
     gone: int
     spoken: set[UserHash]  # of its rewards
 
+    @property
+    def learned(self) -> set[InferenceId]:
+        return {inference_id for inference_id, _ in self.meant}
+
 
 class _Stand(NamedTuple):
-    """Where releases and versions stand: what is foreseen holds while it is the same."""
+    """Where releases and versions stand: what is foreseen holds while it is the same.
+
+    `goes_to` is what serves once the orders that wait are carried out, and `goes_back` says that a rollback leads
+    there, which leaves everything after it."""
 
     sequence: int
     newest: int
-    live: PolicyRef | None
+    newest_exclusion: int
+    goes_to: PolicyRef | None
+    goes_back: bool
+
+
+class _Plan(NamedTuple):
+    """What an exclusion comes to: what is shown of it, what is kept of it, and the versions that shall serve nobody."""
+
+    foreseen: Foreseen
+    found: Found
+    refused: tuple[PolicyRef, ...] = ()
 
 
 class OrdersOfExclusions:
@@ -49,30 +70,35 @@ class OrdersOfExclusions:
         what = self._exclusion_of(wish)
         with self._store.look() as view:
             stand = self._stand(view)
-        return self._foreseen(what, stand, {})
+        return self._planned(what, stand, {}).foreseen
 
     def order(self, wish: Wish, why: str, by: str, written: Written) -> tuple[int, Foreseen]:
         """Exclude, and order the way back; return the number, and what changes."""
         what = self._exclusion_of(wish)
         uses: dict[PolicyRef, _Uses] = {}
+        known: _Stand | None = None
         for _ in range(_TRIES):
             with self._store.look() as view:
                 stand = self._stand(view)
-            foreseen = self._foreseen(what, stand, uses)
+            if known is not None and stand.newest_exclusion != known.newest_exclusion:
+                uses = {}
+            known, planned = stand, self._planned(what, stand, uses)
             with self._store.work() as work:
                 work.releases.lock()
                 if self._stand(work) == stand:
-                    return self._write(work, what, foreseen, why, by, written), foreseen
+                    return self._write(work, what, planned, why, by, written), planned.foreseen
         raise Conflict("versions come faster than what an exclusion changes can be foreseen: pin the live one first")
 
-    def _write(self, work: Work, what: Exclusion, foreseen: Foreseen, why: str, by: str, written: Written) -> int:
+    def _write(self, work: Work, what: Exclusion, planned: _Plan, why: str, by: str, written: Written) -> int:
         now = self._clock.now()
-        number = work.exclusions.add(what, why, by, now)
-        given = {"exclusion_id": str(number)}
-        if foreseen.rollback is not None:
-            order_id = work.orders.give(self._cluster, "rollback", foreseen.rollback, why, by, now)
+        given, found, rollback = dict[str, str](), planned.found, planned.foreseen.rollback
+        if rollback is not None:
+            order_id = work.orders.give(self._cluster, "rollback", rollback, why, by, now)
             given["order_id"] = str(order_id)
-        for version in foreseen.refused:
+            found = msgspec.structs.replace(found, order_id=order_id)
+        number = work.exclusions.add(what, why, by, now, found)
+        given["exclusion_id"] = str(number)
+        for version in planned.refused:
             reason = f"learned, as a version before it may have, from what exclusion {number} takes out: {why}"
             work.policies.put_verdict(version, GateVerdict(action="refuse", why=reason, proposed=False))
         written(work, given)
@@ -80,7 +106,13 @@ class OrdersOfExclusions:
 
     def _stand(self, view: View) -> _Stand:
         newest = next((policy.version.version for policy, _ in view.policies.newest(1)), 0)
-        return _Stand(view.releases.last_sequence(), newest, view.releases.live(self._cluster))
+        newest_exclusion = view.exclusions.newest()
+        waiting = [order for order in view.orders.unfinished(self._cluster) if order.kind in _SERVES]
+        last = waiting[-1] if waiting else None
+        live = view.releases.live(self._cluster)
+        goes_back = last is not None and last.kind == "rollback"
+        sequence = view.releases.last_sequence()
+        return _Stand(sequence, newest, newest_exclusion, live if last is None else last.version, goes_back)
 
     # ------------------------------------------------------------------------------------------ what is meant
 
@@ -116,48 +148,93 @@ class OrdersOfExclusions:
 
     # ------------------------------------------------------------------------------------------ what changes
 
-    def _foreseen(self, what: Exclusion, stand: _Stand, uses: dict[PolicyRef, _Uses]) -> Foreseen:
-        """Follow the lineage of the learner's newest version, and find where it first learned from what is excluded."""
-        lineage = [] if stand.live is None else self._lineage_upon(stand.live)
-        for version in lineage:
-            if version not in uses:
-                uses[version] = self._uses_of(version, what)
-        with self._store.look() as view:
-            selected = view.turns.count(what)
-        self._require_some(what, selected, [uses[version] for version in lineage])
-        learned = set[InferenceId]().union(*(uses[version].excluded for version in lineage))
-        gone = sum(uses[version].gone for version in lineage)
-        first = next((place for place, version in enumerate(lineage) if uses[version].excluded), None)
-        if first is None or stand.live is None:
-            return Foreseen(selected=selected, gone=gone)
-        back_to, soon, rollback = self._way_back(lineage, first, stand.live)
-        abandoned = lineage[lineage.index(back_to) + 1 :]
-        others = set[InferenceId]().union(*(uses[version].others for version in abandoned))
-        updates, again_s, candidates = self._cost_of(abandoned)
-        return Foreseen(
-            selected=selected,
-            learned=len(learned),
-            gone=gone,
-            abandoned=tuple(abandoned),
-            updates=updates,
-            again=len(others - learned),
-            again_s=again_s,
-            back_to=back_to,
-            soon=soon,
-            rollback=rollback,
-            refused=candidates,
-        )
+    def _planned(self, what: Exclusion, stand: _Stand, uses: dict[PolicyRef, _Uses]) -> _Plan:
+        """Find where this was first learned from: on the lineage that goes on, and on what was abandoned before.
 
-    def _uses_of(self, version: PolicyRef, what: Exclusion) -> _Uses:
+        On the former nothing else may be that was excluded before, either."""
+        with self._store.look() as view:
+            selected, before = view.turns.count(what), view.exclusions.after()
+        lineage = self._lineage_upon(stand)
+        for version in lineage:
+            self._look_at(version, what, before, uses)
+        first = next((place for place, version in enumerate(lineage) if uses[version].taken_out), None)
+        abandoned = self._misled_elsewhere(lineage, first, what, before, uses)
+        misled = [*lineage, *abandoned]
+        self._require_some(what, selected, [uses[version] for version in misled])
+        learned = set[InferenceId]().union(*(uses[version].learned for version in lineage))
+        gone = sum(uses[version].gone for version in lineage)
+        foreseen = Foreseen(selected=selected, learned=len(learned), gone=gone)
+        roots = [version for version in abandoned if self._parent(version) not in abandoned]
+        left, line = roots, list[PolicyRef]()
+        if first is not None and stand.goes_to is not None:
+            back_to, soon, rollback = self._way_back(lineage, first, stand.goes_to)
+            line = lineage[lineage.index(back_to) + 1 :]
+            left = [*roots, line[0] if rollback is not None else lineage[first]]
+            foreseen = msgspec.structs.replace(
+                foreseen, abandoned=tuple(line), back_to=back_to, soon=soon, rollback=rollback
+            )
+        again = [*abandoned, *line]
+        others = set[InferenceId]().union(*(uses[version].others for version in again))
+        taken_out = set[InferenceId]().union(*(uses[version].taken_out for version in misled))
+        updates, again_s, states = self._cost_of(again)
+        foreseen = msgspec.structs.replace(
+            foreseen,
+            updates=updates,
+            again=len(others - taken_out),
+            again_s=again_s,
+            refused=tuple(version for version in again if states.get(version) == "candidate"),
+        )
+        keys = frozenset[RewardKey]().union(*(uses[version].meant for version in misled))
+        refused = tuple(version for version in again if states.get(version) in ("candidate", "superseded"))
+        return _Plan(foreseen, Found(left=tuple(sorted(left)), learned=keys), refused)
+
+    def _look_at(
+        self, version: PolicyRef, what: Exclusion, before: Sequence[Excluded], uses: dict[PolicyRef, _Uses]
+    ) -> None:
+        if version in uses:
+            return
         rewards = list(learned_by([version], self._blobs))
         ids = {reward.inference_id for reward in rewards}
         turns = {turn.inference_id: turn for turn in turns_of(ids, self._store)}
-        excluded = {
-            reward.inference_id
-            for reward in rewards
-            if reward.inference_id in turns and what.covers(turns[reward.inference_id], reward)
+        there = [(turns[reward.inference_id], reward) for reward in rewards if reward.inference_id in turns]
+        earlier = {reward.inference_id for turn, reward in there if is_excluded(turn, reward, before)}
+        earlier |= ids.intersection(inference_id for each in before for inference_id, _ in each.found.learned)
+        meant = {
+            (reward.inference_id, reward.revision)
+            for turn, reward in there
+            if what.covers(turn, reward) and reward.inference_id not in earlier
         }
-        return _Uses(excluded, ids - excluded, len(ids - turns.keys()), {u for each in rewards for u in each.said_by})
+        taken_out = earlier.union(inference_id for inference_id, _ in meant)
+        spoken = {user for reward in rewards for user in reward.said_by}
+        uses[version] = _Uses(meant, taken_out, ids - taken_out, len(ids - turns.keys()), spoken)
+
+    def _misled_elsewhere(
+        self,
+        lineage: Sequence[PolicyRef],
+        first: int | None,
+        what: Exclusion,
+        before: Sequence[Excluded],
+        uses: dict[PolicyRef, _Uses],
+    ) -> list[PolicyRef]:
+        """Return the newest versions that are not gone on from, and learned from this, or descend from one that did.
+
+        What an earlier exclusion left is no news."""
+        with self._store.look() as view:
+            newest = [policy for policy, _ in reversed(view.policies.newest(_NEWEST))]
+        misled, found = set(() if first is None else lineage[first:]), list[PolicyRef]()
+        for policy in newest:
+            if policy.version in lineage:
+                continue
+            self._look_at(policy.version, what, before, uses)
+            if policy.parent in misled or uses[policy.version].meant:
+                misled.add(policy.version)
+                found.append(policy.version)
+        return found
+
+    def _parent(self, version: PolicyRef) -> PolicyRef | None:
+        with self._store.look() as view:
+            policy = view.policies.get(version)
+        return None if policy is None else policy.parent
 
     def _require_some(self, what: Exclusion, selected: int, uses: Iterable[_Uses]) -> None:
         """Raise InvalidRequest where nothing is excluded, or by somebody's name nobody."""
@@ -168,17 +245,32 @@ class OrdersOfExclusions:
             if not has_turns and not any(user in each.spoken for each in uses):
                 message = f"user {user} has no turn, and spoke of none that a version learned from"
                 raise InvalidRequest(message, param="users", code="nothing_excluded")
-        if not selected and not any(each.excluded for each in uses):
+        if not selected and not any(each.meant for each in uses):
             raise InvalidRequest(
                 "no turn in the store is all of this, so nothing would be excluded", code="nothing_excluded"
             )
 
-    def _lineage_upon(self, live: PolicyRef) -> list[PolicyRef]:
-        """Return the lineage of the newest version that goes on from the live one, or is it."""
+    def _lineage_upon(self, stand: _Stand) -> list[PolicyRef]:
+        """Return the lineage of the newest version that goes on from the one that serves, or is it."""
+        if stand.goes_to is None:
+            return []
+        if stand.goes_back:
+            return ancestry(self._store, stand.goes_to)
         with self._store.look() as view:
-            newest = [policy.version for policy, _ in view.policies.newest(_NEWEST, live.policy)]
-        lineages = (ancestry(self._store, version) for version in newest)
-        return next((lineage for lineage in lineages if live in lineage), None) or ancestry(self._store, live)
+            newest = [policy.version for policy, _ in view.policies.newest(_NEWEST, stand.goes_to.policy)]
+        for version in newest:
+            lineage = ancestry(self._store, version)
+            if stand.goes_to in lineage and not self._is_undone(lineage[lineage.index(stand.goes_to) + 1 :]):
+                return lineage
+        return ancestry(self._store, stand.goes_to)
+
+    def _is_undone(self, versions: Sequence[PolicyRef]) -> bool:
+        """Return whether one of these was taken back or refused, and so nothing goes on from there."""
+        with self._store.look() as view:
+            states = set(view.policies.states_of(versions).values())
+            verdicts = [policy.verdict for each in versions if (policy := view.policies.get(each)) is not None]
+        is_refused = any(verdict is not None and verdict.action == "refuse" for verdict in verdicts)
+        return is_refused or not states.isdisjoint(("rolled_back", "rejected"))
 
     def _way_back(
         self, lineage: Sequence[PolicyRef], first: int, live: PolicyRef
@@ -198,11 +290,10 @@ class OrdersOfExclusions:
                 return version, soon[version], version
         raise Conflict("no version from before the first use of it has served and can be served again")
 
-    def _cost_of(self, abandoned: Sequence[PolicyRef]) -> tuple[int, float, tuple[PolicyRef, ...]]:
-        """Return the updates that made these versions, the seconds they took, and those that are candidates."""
+    def _cost_of(self, abandoned: Sequence[PolicyRef]) -> tuple[int, float, dict[PolicyRef, str]]:
+        """Return the updates that made these versions, the seconds they took, and where each stands."""
         with self._store.look() as view:
             made = [policy for version in abandoned if (policy := view.policies.get(version)) is not None]
             states = view.policies.states_of(abandoned)
         seconds = sum(policy.metrics.get(name, 0.0) for policy in made for name in _TOOK)
-        candidates = tuple(version for version in abandoned if states.get(version) == "candidate")
-        return sum(policy.updates for policy in made), round(seconds, 1), candidates
+        return sum(policy.updates for policy in made), round(seconds, 1), states

@@ -73,15 +73,13 @@ class Lineage:
         served = self.versions[: self._served() + 1]
         return self.live if self.refused & set(served) else served[-1]
 
-    def ahead(self) -> list[PolicyRef]:
-        """Return the versions after the newest that serves anybody; none where the live one is of another lineage."""
-        return self.versions[self._served() + 1 :] if self.live in self.versions else []
+    def after_live(self) -> list[PolicyRef]:
+        """Return the versions after the live one; none where that is of another lineage."""
+        return self.versions[self.versions.index(self.live) + 1 :] if self.live in self.versions else []
 
-    def resumed_from(self, version: PolicyRef, ancestors: list[PolicyRef]) -> list[PolicyRef]:
-        """Go on from a version; return those that are abandoned by that."""
-        before, self.versions = self.versions, [*ancestors, version]
+    def resumed_from(self, version: PolicyRef, ancestors: list[PolicyRef]) -> None:
+        self.versions = [*ancestors, version]
         self.refused -= set(self.versions)
-        return [each for each in before if each not in self.versions]
 
     def may_train(self, max_lead: int) -> bool:
         if self.live is None or self.live in self.refused or self.live not in self.versions:

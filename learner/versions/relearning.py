@@ -5,13 +5,16 @@ it. What else the abandoned versions learned is then learned again, in the order
 all that came after it."""
 
 import logging
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
+from typing import Final
 
 from core.events import Reward
 from core.ids import InferenceId, PolicyRef
-from core.operations.exclusions import EXCLUDED, Excluded, is_excluded
+from core.operations.exclusions import EXCLUDED, Excluded, RewardKey, is_excluded
 from core.ports import Blobs, Store
 from core.settings import BatchSettings
 from core.store.work import View
@@ -21,6 +24,8 @@ from learner.versions.journal import Entry
 from learner.versions.lineage import Lineage
 from learner.versions.provenance import learned_by, turns_of
 
+_AT_ONCE: Final = 500  # turns, or versions, of one query
+_FAILED: Final = ("refused", "unavailable", "unknown_version")
 logger = logging.getLogger(__name__)
 Drop = Callable[[InferenceId, str], None]
 
@@ -34,6 +39,7 @@ class Relearning:
         self._store, self._blobs = store, blobs
         self._backlog, self._drop = backlog, drop
         self._ordered: list[Excluded] = []
+        self._learned = set[RewardKey]()  # that versions learned from, by what the orders found
         self.heeded = 0
         """The newest exclusion for which the lineage was looked through."""
         self.again = deque[Reward]()
@@ -55,9 +61,16 @@ class Relearning:
             self._drop(self.later.popleft().inference_id, "backlog_full")
 
     def feed(self, settings: BatchSettings, now: datetime) -> None:
-        """Let as much of what waits here come into the backlog as the next batch takes."""
+        """Let as much of what waits here come into the backlog as the next batch takes.
+
+        It makes no room there for itself, unless no batch ever came about otherwise; nor is it a rush, in which the
+        oldest were passed over."""
         while (waiting := self.again or self.later) and not self._backlog.is_full(settings, now):
+            has_room = len(self._backlog.pending) < settings.backlog_turns
+            if not has_room and self._backlog.ready_in_s(settings, now) < math.inf:
+                break
             self._add(waiting.popleft(), settings.backlog_turns)
+            self._backlog.come = 0
 
     def _add(self, reward: Reward, most: int) -> None:
         if self._backlog.add(reward):
@@ -73,7 +86,9 @@ class Relearning:
     def look_again(self) -> None:
         """Look at what was excluded meanwhile."""
         with self._store.look() as view:
-            self._ordered += view.exclusions.after(self.newest)
+            news = view.exclusions.after(self.newest)
+        self._ordered += news
+        self._learned.update(*(each.found.learned for each in news))
 
     @property
     def newest(self) -> int:
@@ -91,51 +106,118 @@ class Relearning:
         return f"{len(excluded)} of its turns were excluded while it was made" if excluded else None
 
     def must_go_back_to(self, lineage: Lineage) -> PolicyRef | None:
-        """Look at what is excluded by now; return the version before the first that learned from it and serves nobody.
+        """Look at what is excluded by now; return the version before the first that is left because of it, or refused.
 
-        From versions that serve, releases lead back."""
+        None where nothing is left. From the live version, and from those before it, releases lead back. What an
+        exclusion finds in versions that were abandoned before it came is learned again at once."""
         self.look_again()
         if self.newest == self.heeded or lineage.live not in lineage.versions:
             return None
+        roots = {version for each in self._ordered if each.exclusion_id > self.heeded for version in each.found.left}
         self.heeded = self.newest
-        for version in lineage.ahead():
-            if self._excluded_among(list(learned_by([version], self._blobs))):
-                return lineage.versions[lineage.versions.index(version) - 1]
-        return None
+        if abandoned := self._from_on(roots.difference(lineage.versions)):
+            self._learn_again(abandoned, list(self._backlog.pending.values()))
+        after_live = lineage.after_live()
+        left = self._left(after_live, after_live)
+        first = next((version for version in after_live if version in left or version in lineage.refused), None)
+        return lineage.versions[lineage.versions.index(first) - 1] if left and first is not None else None
 
-    def abandon(self, versions: Sequence[PolicyRef]) -> None:
-        """Learn again what abandoned versions had learned of others, if they had learned of anything excluded.
+    @contextmanager
+    def going_back(self, lineage: Lineage) -> Iterator[None]:
+        """Learn again what the lineage leaves behind meanwhile because of an exclusion.
 
-        Versions that had not were abandoned for a reason of their own: nobody wants them again."""
+        What else is left was abandoned for a reason of its own: nobody wants it again. What waits is held against the
+        weights as they will be once all before it is learned again, and not against those that are gone back to."""
+        before, waiting = list(lineage.versions), list(self._backlog.pending.values())
+        yield
         self.look_again()
-        if not (versions and self._ordered):
-            return
+        gone = [version for version in before if version not in lineage.versions]
+        if gone and self._ordered:
+            left = self._left(before, gone)
+            if again := [version for version in gone if version in left]:
+                self._learn_again(again, waiting)
+
+    def _left(self, chain: Sequence[PolicyRef], looked_at: Sequence[PolicyRef]) -> Sequence[PolicyRef]:
+        """Return of a line of versions those that are left because of an exclusion: from the first such one to the end.
+
+        It is one that an order names, or that itself learned from what is excluded, of those `looked_at`."""
+        with self._store.look() as view:
+            named = {version for each in self._ordered if not _has_failed(view, each) for version in each.found.left}
+        for place, version in enumerate(chain):
+            if version in named:
+                return chain[place:]
+            if version in looked_at and self._excluded_among(list(learned_by([version], self._blobs))):
+                return chain[place:]
+        return []
+
+    def _from_on(self, roots: set[PolicyRef]) -> list[PolicyRef]:
+        """Return these versions and all that descend from them, ascending."""
+        found = set(roots)
+        known = list[tuple[PolicyRef, PolicyRef | None]]()
+        while roots and not (known and known[-1][0] <= min(roots)):
+            with self._store.look() as view:
+                before = known[-1][0].version if known else None
+                page = view.policies.newest(_AT_ONCE, min(roots).policy, before=before)
+            if not page:
+                break
+            known += [(policy.version, policy.parent) for policy, _ in page]
+        for version, parent in reversed(known):
+            if parent in found:
+                found.add(version)
+        return sorted(found)
+
+    def _learn_again(self, versions: Sequence[PolicyRef], waiting: Sequence[Reward]) -> None:
+        """Let what versions had learned of others be learned again, before what waits."""
         rewards = list(learned_by(versions, self._blobs))
         excluded = self._excluded_among(rewards)
-        if not excluded:
-            return
         kept = {key: reward for reward in rewards if (key := _key(reward)) not in excluded}
-        waited, self._backlog.pending = self._backlog.pending, {}
-        self.again = deque([*sorted(kept.values(), key=_order), *waited.values(), *self.again])
-        logger.info("%d rewards are learned again, without %d that are excluded", len(kept), len(excluded))
+        kept |= self._said_since(excluded)
+        known = {_key(reward) for reward in (*waiting, *self.again, *self.later)}
+        again = sorted((reward for key, reward in kept.items() if key not in known), key=_order)
+        self._backlog.pending = {}
+        self.again = deque([*again, *waiting, *self.again])
+        logger.info("%d rewards are learned again, without %d that are excluded", len(again), len(excluded))
 
-    def _excluded_among(self, rewards: Sequence[Reward]) -> set[tuple[InferenceId, int]]:
-        """Return which of the rewards are excluded, as far as the store still has their turns."""
+    def _said_since(self, excluded: set[RewardKey]) -> dict[RewardKey, Reward]:
+        """Return the newest rewards of these turns, where later ones are not excluded.
+
+        They may have said the same as the excluded ones, and been passed over for that."""
+        last = dict(sorted(excluded))  # the excluded revision of each turn
+        ids, newest = list(last), dict[InferenceId, Reward]()
+        for start in range(0, len(ids), _AT_ONCE):
+            with self._store.look() as view:
+                said = view.rewards.of_turns(ids[start : start + _AT_ONCE])
+            newest |= {reward.inference_id: reward for reward in sorted(said, key=lambda each: each.revision)}
+        later = [reward for reward in newest.values() if reward.revision > last[reward.inference_id]]
+        still = self._excluded_among(later)
+        return {key: reward for reward in later if (key := _key(reward)) not in still}
+
+    def _excluded_among(self, rewards: Sequence[Reward]) -> set[RewardKey]:
+        """Return which of the rewards are excluded.
+
+        Of turns that are gone from the store only an order that came before knows whether they are."""
         if not self._ordered:
             return set()
         turns = {turn.inference_id: turn for turn in turns_of(_ids(rewards), self._store)}
-        return {
+        covered = {
             _key(reward)
             for reward in rewards
             if (turn := turns.get(reward.inference_id)) is not None and is_excluded(turn, reward, self._ordered)
         }
+        return covered | self._learned.intersection(map(_key, rewards))
+
+
+def _has_failed(view: View, excluded: Excluded) -> bool:
+    """Return whether the order to go back was refused: then what had been found still serves, and is gone on from."""
+    order = None if excluded.found.order_id is None else view.orders.get(excluded.found.order_id)
+    return order is not None and order.error_code in _FAILED
 
 
 def _ids(rewards: Iterable[Reward]) -> set[InferenceId]:
     return {reward.inference_id for reward in rewards}
 
 
-def _key(reward: Reward) -> tuple[InferenceId, int]:
+def _key(reward: Reward) -> RewardKey:
     return reward.inference_id, reward.revision
 
 

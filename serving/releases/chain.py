@@ -123,10 +123,10 @@ class Chain:
 
 
 def _check(view: View, releases: Sequence[Release]) -> None:
-    """Require of each step that it may follow the one before. Raises Conflict for a candidate that was refused."""
+    """Require of each step that it may follow the one before. Raises Conflict for what was refused."""
     states = view.policies.states_of([release.version for release in releases])
     for release in releases:
-        if release.state in ("canary", "live") and states.get(release.version) == "candidate":
+        if release.state in ("canary", "live") and states.get(release.version) in ("candidate", "superseded"):
             _require_not_refused(view, release.version)
         state = states.get(release.version)
         following = frozenset() if state is None else STEPS[state]
@@ -137,7 +137,7 @@ def _check(view: View, releases: Sequence[Release]) -> None:
 
 
 def _require_not_refused(view: View, version: PolicyRef) -> None:
-    """Raise Conflict where a candidate was refused since its controller looked, as by who excludes turns."""
+    """Raise Conflict where a version was refused since its controller looked, as by who excludes turns."""
     policy = view.policies.get(version)
     if policy is not None and policy.verdict is not None and policy.verdict.action == "refuse":
         raise Conflict(f"version {version} was refused meanwhile: {policy.verdict.why}")

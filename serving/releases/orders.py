@@ -69,7 +69,8 @@ class OrderExecutor:
             known = stored.policies.get(order.version)
         verdict = None if known is None else known.verdict
         wrong = _what_is_wrong(order, view, state, served)
-        if order.kind == "promote" and state == "candidate" and verdict is not None and verdict.action == "refuse":
+        is_untried = state in ("candidate", "superseded")
+        if order.kind == "promote" and is_untried and verdict is not None and verdict.action == "refuse":
             wrong = "invalid", f"version {order.version} was refused: {verdict.why}"
         if wrong is not None:
             return self._refuse(order, *wrong)

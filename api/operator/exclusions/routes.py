@@ -64,7 +64,10 @@ def exclusions_router(context: ApiContext) -> APIRouter:
 
     @router.get("/v1/exclusions")
     async def list_exclusions(request: Request) -> Response:
-        """Return what operators excluded from learning, the newest first. None of it is taken back."""
+        """Return what operators excluded from learning, the newest first. None of it is taken back.
+
+        Versions had learned from `learned` rewards of it; of each line of these `left` has the first that was left
+        behind for it, by order `order_id` where one was needed."""
         only_parameters(request)
         found = await read(services, lambda view: view.exclusions.after())
         return json_response({"object": "list", "data": [_described(each) for each in reversed(found)]})
@@ -119,6 +122,9 @@ def _described(one: Excluded) -> dict[str, Any]:
         "from": what.begin,
         "to": what.end,
         "namespace": what.namespace,
+        "learned": len(one.found.learned),
+        "left": one.found.left,
+        "order_id": one.found.order_id,
         "why": one.why,
         "by": one.by,
         "at": one.at,

@@ -77,6 +77,8 @@ def _lines(foreseen: Foreseen) -> Iterator[str]:
         yield f"{foreseen.gone} turns that versions learned from are gone: nobody can tell whether they are excluded"
     if foreseen.back_to is None or foreseen.soon is None:
         yield "no version up to the newest learned from such a turn, and from now on none does; what serves stays"
+        if foreseen.again:
+            yield f"{foreseen.again} other turns of versions that were abandoned before are learned again"
         return
     yield f"versions learned from {foreseen.learned} excluded turns"
     if foreseen.abandoned:
