@@ -1,0 +1,104 @@
+"""The store's contract for what operators excluded from learning, on each database."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from made_events import completion
+
+from core.events import Completion
+from core.ids import InferenceId, Namespace, SessionId, UserHash, base_ref
+from core.operations.exclusions import FOUND_NOTHING, Excluded, Exclusion, Found
+from core.ports import Store
+
+NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+HERS = Exclusion(users=frozenset((UserHash("ada"), UserHash("bob"))))
+ALL = Exclusion(
+    namespace=Namespace("acme"),
+    users=frozenset((UserHash("ädä"),)),
+    turns=frozenset((InferenceId("t1"), InferenceId("t2"))),
+    begin=NOW - timedelta(hours=1, microseconds=1),
+    end=NOW,
+)
+FOUND = Found(left=(base_ref(3), base_ref(7)), learned=frozenset({(InferenceId("t1"), 2)}), order_id=4)
+
+
+def add(store: Store, what: Exclusion, found: Found = FOUND_NOTHING) -> int:
+    with store.work() as work:
+        return work.exclusions.add(what, "she lies", "shell:ada", NOW, found)
+
+
+def test_what_was_ordered_comes_back_as_it_was_in_order(store: Store) -> None:
+    with store.look() as view:
+        assert (view.exclusions.after(), view.exclusions.newest()) == ([], 0)
+    first, second = add(store, HERS), add(store, ALL, FOUND)
+    with store.look() as view:
+        found = view.exclusions.after()
+        assert found == [
+            Excluded(exclusion_id=first, what=HERS, why="she lies", by="shell:ada", at=NOW),
+            Excluded(exclusion_id=second, what=ALL, why="she lies", by="shell:ada", at=NOW, found=FOUND),
+        ]
+        assert view.exclusions.after(first) == found[1:]
+        assert view.exclusions.after(second) == []
+        assert view.exclusions.newest() == second > first
+
+
+def test_what_is_not_committed_was_never_ordered(store: Store) -> None:
+    first = add(store, HERS)
+    with pytest.raises(RuntimeError, match="stopped"):
+        _stop_halfway(store)
+    with store.look() as view:
+        assert [each.exclusion_id for each in view.exclusions.after()] == [first]
+    assert add(store, ALL) > first
+
+
+def _stop_halfway(store: Store) -> None:
+    with store.work() as work:
+        work.exclusions.add(ALL, "she lies", "shell:ada", NOW)
+        assert len(work.exclusions.after()) == 2
+        raise RuntimeError("stopped")
+
+
+def test_orders_at_once_each_have_a_number_and_none_hides_behind_a_later_one(store: Store) -> None:
+    """Who holds the history of releases adds the highest number: a reader who goes by numbers misses none."""
+
+    def add_alone(_: int) -> tuple[int, int]:
+        with store.work() as work:
+            work.releases.lock()
+            before = work.exclusions.newest()
+            return before, work.exclusions.add(HERS, "she lies", "shell:ada", NOW)
+
+    with ThreadPoolExecutor(6) as threads:
+        added = list(threads.map(add_alone, range(24)))
+    with store.look() as view:
+        numbers = [each.exclusion_id for each in view.exclusions.after()]
+    assert numbers == sorted(number for _, number in added)
+    assert len(set(numbers)) == 24
+    assert sorted(before for before, _ in added) == [0, *numbers[:-1]], "each saw all that had come before it"
+
+
+def hers(number: int, user: str | None, namespace: str = "acme") -> Completion:
+    whose = None if user is None else UserHash(user)
+    at = NOW + timedelta(minutes=number)
+    return completion(SessionId(f"s{number}"), user_id=whose, namespace=Namespace(namespace), received_at=at)
+
+
+def test_a_store_counts_the_turns_that_an_exclusion_covers(store: Store) -> None:
+    """Its own query and the rule by which the learner goes say the same of every turn."""
+    turns = [hers(0, "ada"), hers(1, "bob"), hers(2, None), hers(3, "ada", "other"), hers(4, "cy")]
+    with store.work() as work:
+        work.turns.put(turns)
+    begin, end = NOW + timedelta(minutes=1), NOW + timedelta(minutes=3)
+    for what, covered in (
+        (HERS, [0, 1, 3]),
+        (Exclusion(users=HERS.users, namespace=Namespace("acme")), [0, 1]),
+        (Exclusion(begin=begin), [1, 2, 3, 4]),
+        (Exclusion(end=end), [0, 1, 2]),
+        (Exclusion(begin=begin, end=end), [1, 2]),
+        (Exclusion(turns=frozenset((turns[2].inference_id, turns[4].inference_id))), [2, 4]),
+        (Exclusion(turns=frozenset((turns[0].inference_id,)), users=frozenset((UserHash("bob"),))), []),
+        (Exclusion(users=frozenset((UserHash("nobody"),))), []),
+    ):
+        with store.look() as view:
+            assert view.turns.count(what) == len(covered), what
+        assert [number for number, turn in enumerate(turns) if what.covers(turn)] == covered
