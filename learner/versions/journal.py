@@ -13,14 +13,15 @@ import msgspec
 import zstandard
 
 from core import codec
-from core.errors import CheckpointError
+from core.errors import CheckpointError, ConfigError
 from core.events import PolicyVersion, Reward
 from core.ids import PolicyRef
 from core.settings import JOURNAL_VERSIONS
 from learner.versions.durable import PARTIAL, read_sealed, write_sealed
 from learner.versions.manifest import Manifest
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_READ: Final = (1, FORMAT)  # an entry of 1 has nothing that waits to be learned again
 _PREFIX, _SUFFIX = "journal-", ".msgpack.zst"
 
 
@@ -65,7 +66,9 @@ class Journal:
         write_sealed(self._path(entry.version), zstandard.ZstdCompressor(level=3).compress(data))
 
     def newest_first(self) -> Iterator[Entry | CheckpointError]:
-        """Yield the entries that are whole, and what is wrong with the others."""
+        """Yield the entries that are whole, and what is wrong with the others.
+
+        Raises ConfigError at one that a newer build wrote."""
         for path in self._paths():
             try:
                 yield self._read(path)
@@ -91,6 +94,11 @@ class Journal:
             entry = msgspec.msgpack.decode(data, type=Entry, dec_hook=codec.typed)
         except (zstandard.ZstdError, msgspec.DecodeError) as error:
             raise CheckpointError(f"{path}: {error}") from error
-        if entry.format != FORMAT:
-            raise CheckpointError(f"{path}: format {entry.format}, this build reads {FORMAT}")
+        if entry.format > FORMAT:
+            raise ConfigError(
+                f"{path}: format {entry.format}, this build reads up to {FORMAT}: a newer build wrote it, and what "
+                "waits by it would be lost; let that build go on, or restore a backup that this one made"
+            )
+        if entry.format not in _READ:
+            raise CheckpointError(f"{path}: format {entry.format}, this build reads {_READ[0]} to {FORMAT}")
         return entry
