@@ -285,7 +285,7 @@ def test_what_is_learned_again_makes_no_room_for_itself(make_world: MakeWorld) -
     world = make_world("a")
     shares = {"mixture.workloads": {"write": 0.5}, "batch.backlog_turns": 8}
     learner = world.learner(settings={**PATIENT, **shares})
-    batches = [spoken(0), spoken(1, MALLORY), spoken(2)]
+    batches = [spoken(0), spoken(1, *[MALLORY] * 4), spoken(2)]
     for batch in batches:
         world.tell(*batch)
         settle(learner)
