@@ -246,7 +246,7 @@ def accept_draft(
     ] = None,
     group: Annotated[str | None, Parameter(help="The case's group.")] = None,
     sessions: Annotated[
-        Path | None, Parameter(help="Of an agent's work: the service's directory, which says if it may still be used.")
+        Path | None, Parameter(help="The service's directory, which says if the session may still be used.")
     ] = None,
     test: Annotated[
         list[int] | None,
@@ -262,21 +262,24 @@ def accept_draft(
 
     A checker that finds the draft's own solution wrong is refused. An agent's work has none: it becomes a task, whose
     tests are the commands that it ran."""
-    from serving.evals.drafts.deciding import TaskEdit, accept, accept_task
-
-    if checker is not None:
-        print(accept(directory, name, checker, _review(), group))
-        return
-    if sessions is None:
-        raise ConfigError("--checker, or for an agent's work --sessions DIR: say how the draft becomes a case")
     from onward.wiring.foundation import open_foundation
     from onward.wiring.suites.usable import unusable_in
+    from serving.evals.drafts.deciding import TaskEdit, accept, accept_task
     from serving.evals.drafts.tasks import state_of
 
+    if sessions is None:
+        if checker is None:
+            raise ConfigError("--checker, or for an agent's work --sessions DIR: say how the draft becomes a case")
+        print(accept(directory, name, checker, _review(), group))
+        return
     began = None if state is None else state_of(state, workdir)
     edit = TaskEdit(None, None if test is None else tuple(test), group, began)
     with closing(open_foundation(sessions, overrides_of(set_))) as source:
-        print(accept_task(directory, name, edit, _review(), unusable_in(source)))
+        unusable = unusable_in(source)
+        if checker is None:
+            print(accept_task(directory, name, edit, _review(), unusable))
+        else:
+            print(accept(directory, name, checker, _review(), group, unusable=unusable))
 
 
 @suite.command(name="reject")

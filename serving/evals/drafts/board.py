@@ -117,7 +117,7 @@ class Board:
         for field in ("instruction", "tests"):
             if getattr(given, field) is not None:
                 raise Refused("it is of an agent's work, which has no checker", code="invalid_field", field=field)
-        accept(suite, name, checker, self._review(who), given.group, seen=who.seen)
+        accept(suite, name, checker, self._review(who), given.group, seen=who.seen, unusable=self._unusable)
 
     def reject(self, suite: str, name: str, why: str, who: Decider) -> WholeDraft:
         with _in_terms_of_requests():

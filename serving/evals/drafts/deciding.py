@@ -64,19 +64,29 @@ class TaskEdit:
 
 
 def accept(
-    suite: Path, name: str, checker: str, review: Review, group: str | None = None, *, seen: str | None = None
+    suite: Path,
+    name: str,
+    checker: str,
+    review: Review,
+    group: str | None = None,
+    *,
+    seen: str | None = None,
+    unusable: Unusable | None = None,
 ) -> Path:
     """Make a draft a case of the suite, with a checker in TOML; return the case's file.
 
-    `seen`: the digest of the file that was looked at. Raises Refused where there is no such draft any more, or it has
-    changed since; where the checker is none or finds the draft's own solution wrong; or where a case has that name
-    already. What a command would say of the solution is not tried."""
+    `seen`: the digest of the file that was looked at. `unusable`: who knows whether its session may still be used.
+    Raises Refused where there is no such draft any more, or it has changed since; where its session may not be used any
+    more; where the checker is none or finds the draft's own solution wrong; or where a case has that name already. What
+    a command would say of the solution is not tried."""
     found = read_checker(checker)
     with _alone(suite):
         path, draft = _waiting(suite, name, seen)
         if draft.work is not None:
             said = f"{name} is of an agent's work, whose tests are the commands that it ran"
             raise Refused(said, code="invalid_checker", field="checker")
+        if unusable is not None:
+            _require_usable(draft, unusable)
         if not isinstance(found, Command) and not found.holds(draft.solution):
             raise Refused(f"the solution of {name} is wrong by it", code="invalid_checker", field="checker")
         place = _new_place(suite, draft)
@@ -98,8 +108,7 @@ def accept_task(
         path, draft = _waiting(suite, name, seen)
         if draft.work is None:
             raise Refused(f"{name} is no agent's work: give a checker", code="missing_field", field="checker")
-        if (why := unusable(draft)) is not None:
-            raise Refused(f"{name} may not be used any more: {why}", code="not_usable")
+        _require_usable(draft, unusable)
         edited = _edited(draft, edit)
         _require_state(edited)
         if not _place_of(suite, draft.name).exists():
@@ -111,6 +120,11 @@ def accept_task(
         write(place, case_text(case))
         path.unlink()
         return place
+
+
+def _require_usable(draft: Draft, unusable: Unusable) -> None:
+    if (why := unusable(draft)) is not None:
+        raise Refused(f"{draft.name} may not be used any more: {why}", code="not_usable")
 
 
 def _edited(draft: Draft, edit: TaskEdit) -> Draft:

@@ -178,6 +178,7 @@ def test_an_agents_work_is_accepted_without_a_checker_and_only_as_things_stand_n
         assert error(accepted("mined-3")) == (409, "name", "state_unknown")
         assert error(accepted("mined-1", tests=[1], checker=SUMS)) == (400, "tests", "invalid_field")
         why.append("its session may not be learned from")
+        assert error(accepted("mined-1", checker=SUMS)) == (409, "name", "not_usable")
         refused = accepted()
         assert error(refused) == (409, "name", "not_usable")
         assert why.pop() in refused.json()["error"]["message"]
