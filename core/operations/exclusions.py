@@ -83,7 +83,7 @@ RewardKey = tuple[InferenceId, int]
 """A reward by its turn and its revision."""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What an exclusion found as it was ordered, when all that it meant was in the store. It says which way is gone.
 
     So it is the same whether the learner hears of the exclusion before the releases that follow it, or after them."""
@@ -96,7 +96,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The order to go back, where one was given."""
 
 
-FOUND_NOTHING: Final = Found()
+NO_FINDINGS: Final = Findings()
 
 
 class Excluded(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class Excluded(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     by: str
     at: datetime
-    found: Found = FOUND_NOTHING
+    found: Findings = NO_FINDINGS
 
 
 def is_excluded(turn: Completion, reward: Reward | None, ordered: Iterable[Excluded]) -> bool:

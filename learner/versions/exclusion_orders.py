@@ -11,7 +11,7 @@ import msgspec
 from core.errors import Conflict, InvalidRequest, NotFound
 from core.events import GateVerdict
 from core.ids import InferenceId, PolicyRef, UserHash
-from core.operations.exclusions import Excluded, Exclusion, Foreseen, Found, RewardKey, Wish, is_excluded
+from core.operations.exclusions import Excluded, Exclusion, Findings, Foreseen, RewardKey, Wish, is_excluded
 from core.operations.servable import NOW, Servable
 from core.ports import Blobs, Clock, Store
 from core.ports.exclusions import Written
@@ -55,7 +55,7 @@ class _Plan(NamedTuple):
     """What an exclusion comes to: what is shown of it, what is kept of it, and the versions that shall serve nobody."""
 
     foreseen: Foreseen
-    found: Found
+    found: Findings
     refused: tuple[PolicyRef, ...] = ()
 
 
@@ -186,7 +186,7 @@ class OrdersOfExclusions:
         )
         keys = frozenset[RewardKey]().union(*(uses[version].meant for version in misled))
         refused = tuple(version for version in again if states.get(version) in ("candidate", "superseded"))
-        return _Plan(foreseen, Found(left=tuple(sorted(left)), learned=keys), refused)
+        return _Plan(foreseen, Findings(left=tuple(sorted(left)), learned=keys), refused)
 
     def _look_at(
         self, version: PolicyRef, what: Exclusion, before: Sequence[Excluded], uses: dict[PolicyRef, _Uses]

@@ -3,17 +3,19 @@
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from sqlalchemy import func, insert, select
 
 from core import codec
 from core.clock import from_micros, to_micros
-from core.operations.exclusions import FOUND_NOTHING, Excluded, Exclusion, Found
+from core.operations.exclusions import NO_FINDINGS, Excluded, Exclusion, Findings
 from core.store.database import tables
 from core.store.database.repository import Repository
 
 _table = tables.exclusions
 _encode = codec.encoder().encode
-_decode = codec.decoder(tuple[Exclusion, Found]).decode
+_decode = codec.decoder(tuple[Exclusion, Findings]).decode
+_decode_alone = codec.decoder(Exclusion).decode  # as it was stored before anything was found
 
 
 class ExclusionsReader(Repository):
@@ -30,7 +32,7 @@ class ExclusionsReader(Repository):
 class Exclusions(ExclusionsReader):
     """The exclusions: entries are only added."""
 
-    def add(self, what: Exclusion, why: str, by: str, now: datetime, found: Found = FOUND_NOTHING) -> int:
+    def add(self, what: Exclusion, why: str, by: str, now: datetime, found: Findings = NO_FINDINGS) -> int:
         """Store an exclusion, and return its number: the highest, where who adds holds the history of releases."""
         values = {"record": _encode((what, found)), "why": why, "by": by, "at": to_micros(now)}
         result = self._connection.execute(insert(_table).values(values))
@@ -40,7 +42,10 @@ class Exclusions(ExclusionsReader):
 
 
 def _excluded(row: Any) -> Excluded:
-    what, found = _decode(row.record)
+    try:
+        what, found = _decode(row.record)
+    except msgspec.ValidationError:
+        what, found = _decode_alone(row.record), NO_FINDINGS
     return Excluded(
         exclusion_id=row.exclusion_id, what=what, found=found, why=row.why, by=row.by, at=from_micros(row.at)
     )

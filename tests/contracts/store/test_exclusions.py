@@ -5,11 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from made_events import completion
+from sqlalchemy import update
 
+from core import codec
 from core.events import Completion
 from core.ids import InferenceId, Namespace, SessionId, UserHash, base_ref
-from core.operations.exclusions import FOUND_NOTHING, Excluded, Exclusion, Found
+from core.operations.exclusions import NO_FINDINGS, Excluded, Exclusion, Findings
 from core.ports import Store
+from core.store.database import tables
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 HERS = Exclusion(users=frozenset((UserHash("ada"), UserHash("bob"))))
@@ -20,10 +23,10 @@ ALL = Exclusion(
     begin=NOW - timedelta(hours=1, microseconds=1),
     end=NOW,
 )
-FOUND = Found(left=(base_ref(3), base_ref(7)), learned=frozenset({(InferenceId("t1"), 2)}), order_id=4)
+FOUND = Findings(left=(base_ref(3), base_ref(7)), learned=frozenset({(InferenceId("t1"), 2)}), order_id=4)
 
 
-def add(store: Store, what: Exclusion, found: Found = FOUND_NOTHING) -> int:
+def add(store: Store, what: Exclusion, found: Findings = NO_FINDINGS) -> int:
     with store.work() as work:
         return work.exclusions.add(what, "she lies", "shell:ada", NOW, found)
 
@@ -41,6 +44,16 @@ def test_what_was_ordered_comes_back_as_it_was_in_order(store: Store) -> None:
         assert view.exclusions.after(first) == found[1:]
         assert view.exclusions.after(second) == []
         assert view.exclusions.newest() == second > first
+
+
+def test_an_exclusion_of_before_anything_was_found_is_read(store: Store) -> None:
+    number = add(store, HERS, FOUND)
+    with store.work() as work:
+        connection = work.exclusions._connection  # type: ignore[attr-defined]
+        connection.execute(update(tables.exclusions).values(record=codec.encoder().encode(HERS)))
+    with store.look() as view:
+        (read,) = view.exclusions.after(number - 1)
+        assert (read.what, read.found) == (HERS, NO_FINDINGS)
 
 
 def test_what_is_not_committed_was_never_ordered(store: Store) -> None:
