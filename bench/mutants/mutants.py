@@ -105,7 +105,7 @@ def main() -> None:
         Console().print("ended early: rows are of what was tried")
     tried = [each for each in mutations if each.name in runs]
     show_survivors(tried, runs, equivalent)
-    report("mutants", rows_of(tried, runs, equivalent, SAMPLED))
+    report("mutants", rows_of(tried, runs, equivalent, options.count))
 
 
 if __name__ == "__main__":
