@@ -332,14 +332,18 @@ def _engine(url: str, settings: Settings) -> str:
 
 
 def _takes_adapters(room: "AdapterRoom | None", settings: Settings) -> str:
-    """Return how a server is given versions that are adapters, where those are learned."""
-    rank = settings.learner.lora.rank
-    if not rank:
+    """Return how a server is given versions that are adapters, where the learner makes such."""
+    from serving.engines.sglang.adapters import kinds_named, room_for, why_merged
+
+    lora = settings.learner.lora
+    wanted = room_for(settings.serving.model or SHIPPED_MODEL, lora.rank, lora.targets)
+    if not lora.rank:
         return ""
-    if room is not None and rank <= room.max_rank:
-        return f"adapters come and go by name, up to rank {room.max_rank}; "
-    why = "it runs without --enable-lora" if room is None else f"its --max-lora-rank is {room.max_rank}, not {rank}"
-    return f"each version is merged with the model and loaded whole in a pause, since {why}; "
+    kinds = kinds_named(lora.targets) or (frozenset() if wanted is None else wanted.targets)
+    why = why_merged(room, lora.rank, kinds)
+    if why is None and room is not None:
+        return f"it loads adapters by name, up to rank {room.max_rank}; "
+    return f"each version is merged with the model and each pauses the server: {why}; "
 
 
 def _kafka(settings: Settings) -> str:

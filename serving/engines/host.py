@@ -163,7 +163,7 @@ class EngineHost(Stage):
             trace_version(version, "load", began_at, self._clock.now(), self._engine.name)
         found = self._engine.loaded().get(version)
         if found is None:
-            raise EngineUnavailable(f"version {version} was loaded, and the engine has it no longer")
+            raise EngineUnavailable(f"version {version} was loaded, but the engine no longer has it")
         if found != policy.digest:
             raise WeightsError(f"version {version}: loaded digest {found}, published {policy.digest}")
         began_s = self._clock.monotonic()

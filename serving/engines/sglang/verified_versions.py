@@ -96,7 +96,7 @@ class VerifiedVersions:
             write_merged(self.base, opened, target, self._served_dtype)
 
     def put_base(self) -> VerifiedVersion:
-        """Keep the given model as the version that it is, for adapters to stand upon."""
+        """Hold the given model as version 1, upon which adapters stand."""
         ref = WeightsRef(version=ANCHOR, digest=self.base.digest, path=str(self._model))
         return self.put(ref, self.base)
 

@@ -31,7 +31,7 @@ class EngineAnswer:
     """Feed it each event; it tells the chunks."""
 
     def __init__(self, where: str, speaker: Speaker = version_of) -> None:
-        """`where` names the engine in errors; `speaker` tells the version from a label."""
+        """`where` names the engine in errors; `speaker` turns a label into a version."""
         self._where, self._speaker = where, speaker
         self._told = 0  # tokens
         self._begun: tuple[str | None, int] | None = None  # the label with the first token, and no retractions

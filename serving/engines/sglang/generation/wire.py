@@ -72,7 +72,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_request(request: GenerateRequest, rid: str, adapter: str | None = None) -> bytes:
-    """Encode a request, to be answered by the adapter of that name.
+    """Encode a request, which is answered by the adapter of that name, if any.
 
     Without stop tokens the answer goes on to `max_tokens`; with them it also ends at the model's own end of text."""
     sampling = request.sampling
