@@ -158,7 +158,7 @@ def test_what_was_refused_changed_nothing_and_what_nobody_told_is_named() -> Non
     work = session_of(untold, EDIT, ("terminal", {"command": "sed -i s/a/b/ add.py"}, "exit code 0"), TEST).work()
     assert [change.path for change in work.changes] == ["add.py"]
     assert work.unseen == (
-        "write of new.py, of which nobody was told whether it was done",
+        "write of new.py, whose result is not in the log",
         "the command sed -i s/a/b/ add.py",
     )
     assert session_of(EDIT, TEST, untold).found() == "no_tests", "it may have changed what was tested"
@@ -283,7 +283,13 @@ def test_consent_counts_as_it_stands_when_somebody_decides(tmp_path: Path) -> No
         with source.store.work() as work:
             work.rewards.put([(0, again)])
         assert why(draft) is None
-        beside = without_words(made_events.completion(SESSION, inference_id=InferenceId("beside"), turn_index=1))
+        with source.store.work() as work:
+            work.turns.put([made_events.completion(SESSION, inference_id=InferenceId("later"), turn_index=2)])
+        assert why(draft) == "turns of its session are gone", "nobody knows what the second one said"
+        with source.store.work() as work:
+            work.turns.put([made_events.completion(SESSION, inference_id=InferenceId("between"), turn_index=1)])
+        assert why(draft) is None
+        beside = without_words(made_events.completion(SESSION, inference_id=InferenceId("beside"), turn_index=3))
         with source.store.work() as work:
             work.exclusions.add(Exclusion(users=frozenset({user})), "it lied", "ada", turn.received_at)
         assert why(draft) == "its session is excluded from learning"

@@ -132,7 +132,7 @@ def test_nothing_is_accepted_whose_state_is_unknown_or_that_may_not_be_used(tmp_
     assert refused() == "state_unknown"
     assert refused(why="its session may not be learned from") == "not_usable"
     assert refused(name="mined-1") == "missing_field"
-    with pytest.raises(Refused, match="is of an agent's work, whose tests are"):
+    with pytest.raises(Refused, match="is an agent's work and takes no checker"):
         accept(suite, "mined-2", SUMS, BY)
     began = TaskEdit(state=tasks.state_of(task, "/app/"))
     assert tasks.state_of(task, "/") is None
