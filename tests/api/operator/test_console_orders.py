@@ -257,7 +257,7 @@ def test_an_order_that_is_not_answered_is_not_called_undone(open_page: OpenPage,
         page.evaluate(_MUTE)
         page.locator("#switches button", has_text="freeze").click()
         told = page.locator("#done")
-        expect(told).to_contain_text("Not known whether this was done: pin version 1. No answer came in 15 s: look")
+        expect(told).to_contain_text("Not known whether this was done: pin version 1. No answer came in 15 s: check")
         assert [order.kind for order in service.orders.done] == ["pin"], "it arrived all the same"
         page.close()
 
