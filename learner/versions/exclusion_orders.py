@@ -288,7 +288,7 @@ class OrdersOfExclusions:
         for version in reversed(clean):
             if version in served and soon[version].servable != "lost":
                 return version, soon[version], version
-        raise Conflict("no version from before the first use of it has served and can be served again")
+        raise Conflict("no version from before the first use has served and can serve again")
 
     def _cost_of(self, abandoned: Sequence[PolicyRef]) -> tuple[int, float, dict[PolicyRef, str]]:
         """Return the number of updates that made these versions, the seconds they took, and each version's state."""

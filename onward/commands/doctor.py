@@ -1,4 +1,4 @@
-"""`onward doctor`: what a service needs, looked at one by one, and what to do where it is not as it must be."""
+"""`onward doctor`: checks one by one what a service needs, and says what to do where a check fails."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -288,7 +289,7 @@ def _engine_checks(layout: Layout, settings: Settings) -> Iterator[Check]:
             "SGLang", lambda: _interpreter(servers.python), "run `make sglang-cpu`, or set serving.sglang.python"
         )
     for url in servers.urls or _started(layout, settings):
-        yield Check(f"SGLang {url}", lambda url=url: _engine(url, settings), "start it, or mend serving.sglang.urls")  # type: ignore[misc]
+        yield Check(f"SGLang {url}", partial(_engine, url, settings), "start it, or mend serving.sglang.urls")
 
 
 def _started(layout: Layout, settings: Settings) -> list[str]:

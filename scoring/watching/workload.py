@@ -2,12 +2,12 @@
 
 The latest simulated turns and the latest of production have windows of their own, too.
 
-As many turns as a window holds wait to ripen, spread over the time that they need: memory does not grow with traffic,
-and which turns are among them does not depend on their outcomes.
+As many turns as a window holds wait to ripen, spread over the time that this takes. So memory does not grow with
+traffic, and which turns wait does not depend on their outcomes.
 
-No user has more than a fifth of a window, of what waits to ripen, or of the reference. Monitors say nothing of fewer
-than five users, so else one who asks much would have them look away. Monitors of the users themselves look at ripe
-turns of which any number may be one user's."""
+No user has more than a fifth of a window, of the turns that wait to ripen, or of the reference. Without this bound one
+busy user could keep the monitors silent, which say nothing of fewer than five users. Monitors of the users themselves
+look at ripe turns without this bound."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping

@@ -208,7 +208,7 @@ def _case_again(path: Path) -> tuple[Path, Draft]:
     content = path.read_bytes()
     case, *others = cases_in(path, content)
     if others or case.source is None or case.reuse is None or case.review is None:
-        raise Refused(f"{path}: it was no draft that was accepted", code="unknown_draft")
+        raise Refused(f"{path}: this case was not accepted from a draft", code="unknown_draft")
     if isinstance(case, TaskCase):
         draft = tasks.draft_of(path.parent / case.task)
         fields = {"review": case.review} | ({"group": case.group} if "group" in case.model_fields_set else {})

@@ -45,7 +45,7 @@ class MetaInfo(msgspec.Struct, frozen=True, gc=False):
     output_top_logprobs: list[list[TopEntry] | None] = []
 
 
-class Refusal(msgspec.Struct, frozen=True, gc=False):
+class WireRefusal(msgspec.Struct, frozen=True, gc=False):
     message: str
     code: int = 400
 
@@ -55,7 +55,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
     output_ids: list[int] = []
     meta_info: MetaInfo = MetaInfo()
-    error: Refusal | None = None
+    error: WireRefusal | None = None
 
 
 # Beyond these the server's tensors (float32, int32) hold another number, or its scheduler ends for want of one.
