@@ -251,7 +251,7 @@ _MUTE = """() => {
 }"""
 
 
-def test_an_order_that_is_not_answered_is_not_called_undone(open_page: OpenPage, tmp_path: Path) -> None:
+def test_an_order_without_an_answer_is_not_called_undone(open_page: OpenPage, tmp_path: Path) -> None:
     with serve(tmp_path / "of-its-own") as service:
         page = open_page("#releases", key="", of=service)
         page.evaluate(_MUTE)

@@ -97,14 +97,14 @@ def test_versions_come_and_go_without_a_pause(world: Published, engine: SglangEn
     assert engine.pinnable() == {ANCHOR, THREE, FOUR, FIVE}, "what is loaded is there for a canary, too"
 
 
-def test_one_that_is_loaded_is_pinnable_before_it_serves(world: Published, engine: SglangEngine) -> None:
+def test_a_loaded_adapter_is_pinnable_before_it_serves(world: Published, engine: SglangEngine) -> None:
     engine.load(world.refs[FOUR])
     assert FOUR in engine.pinnable()
     assert engine.what_is_wrong(FOUR) is None
     assert engine.serving() == THREE
 
 
-def test_what_nobody_wants_stays_until_nobody_is_answered(
+def test_a_dropped_adapter_stays_until_no_request_runs(
     world: Published, engine: SglangEngine, server: WeightsServer
 ) -> None:
     server.running = 1
@@ -133,7 +133,7 @@ def test_room_is_made_of_ours_alone(world: Published, engine: SglangEngine, serv
     assert set(server.adapters) == {"theirs"} | names(world, FOUR, FIVE)
 
 
-def test_a_server_without_room_is_said_and_nothing_of_others_goes(
+def test_a_server_without_room_is_reported_and_others_adapters_stay(
     world: Published, engine: SglangEngine, server: WeightsServer
 ) -> None:
     server.adapters |= {"theirs": "/theirs", "onward-9-0123456789ab": "/of/another/host", "more": "/theirs"}
@@ -155,7 +155,7 @@ def test_a_server_without_room_is_said_and_nothing_of_others_goes(
     assert engine.serving() == THREE
 
 
-def test_one_that_others_pushed_out_is_loaded_again(
+def test_an_adapter_that_others_pushed_out_is_loaded_again(
     world: Published, engine: SglangEngine, server: WeightsServer
 ) -> None:
     engine.load(world.refs[FOUR])
@@ -245,7 +245,7 @@ def test_a_torn_file_is_laid_out_once_more(
 
 @pytest.mark.parametrize("other", [ANCHOR, THREE], ids=["the model's own", "the parent's"])
 @pytest.mark.parametrize("is_near", [False, True])
-def test_one_that_answers_as_another_never_serves(
+def test_an_adapter_that_answers_as_another_never_serves(
     world: Published,
     engine: SglangEngine,
     server: WeightsServer,
@@ -329,7 +329,7 @@ def test_a_server_is_started_with_what_the_learner_makes() -> None:
     assert " ".join(on_card).endswith("--max-lora-rank 4 --lora-target-modules q_proj v_proj --max-loaded-loras 16")
 
 
-def test_one_that_is_to_be_started_takes_adapters_before_it_is_there(world: Published, tmp_path: Path) -> None:
+def test_adapters_are_held_before_the_server_is_started(world: Published, tmp_path: Path) -> None:
     settings = SglangSettings(python=Path(sys.executable))
     given = ("one", settings, world.weights, world.blobs, MODEL, tmp_path)
     with closing(SglangEngine(*given, url=None, room=room_for(MODEL, 8, ()))) as engine:
@@ -378,7 +378,7 @@ def test_a_version_may_be_dropped_while_others_are_listed(
     adapters.refresh()
 
 
-def test_what_is_gone_leaves_the_disk(world: Published, engine: SglangEngine, tmp_path: Path) -> None:
+def test_an_unloaded_adapter_leaves_the_disk(world: Published, engine: SglangEngine, tmp_path: Path) -> None:
     """Its directory stays for as long as a request may have the server load it again."""
 
     def kept() -> set[str]:
