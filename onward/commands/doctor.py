@@ -337,9 +337,9 @@ def _takes_adapters(room: "AdapterRoom | None", settings: Settings) -> str:
     from serving.engines.sglang.adapters import kinds_named, room_for, why_merged
 
     lora = settings.learner.lora
-    wanted = room_for(settings.serving.model or SHIPPED_MODEL, lora.rank, lora.targets)
     if not lora.rank:
         return ""
+    wanted = room_for(settings.serving.model or SHIPPED_MODEL, lora.rank, lora.targets)
     kinds = kinds_named(lora.targets) or (frozenset() if wanted is None else wanted.targets)
     why = why_merged(room, lora.rank, kinds)
     if why is None and room is not None:
