@@ -50,7 +50,7 @@ def room_for(model: Path, rank: int, targets: Sequence[str]) -> AdapterRoom | No
 
     Without targets each matrix of the model has an adapter, except the embeddings and the output matrix."""
     names = [name for name, tensor in tensors_of(weight_files(model)).items() if len(tensor.shape) == 2]
-    able = (kinds_named(targets) or {name.split(".")[-2] for name in names}) & _KINDS
+    able = (kinds_named(targets) or frozenset(name.split(".")[-2] for name in names)) & _KINDS
     return AdapterRoom(rank, able, _MOST) if rank and able else None
 
 
