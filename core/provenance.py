@@ -1,6 +1,6 @@
-"""Where a report comes from, in the same words in all: the program's, and those of agents and users that ask it.
+"""Where a report comes from: the program, its command and commit, the model and the versions.
 
-It imports nothing else of the product, so the clients that write reports can import it as well."""
+It imports nothing else of the product, so that clients that write reports can import it, too."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _NAMED: Final = re.compile(r"(?:(.*)@)?(\d+)")
 
 
 def made_by(program: str, hide: Callable[[str], str] = str) -> dict[str, Any]:
-    """Return which program is running, and how it was asked to; `hide` takes the secrets out of its command."""
+    """Return the running program's command and commit; `hide` takes secrets out of the command."""
     command = f"{program} {shlex.join(sys.argv[1:])}".rstrip()
     return {"command": hide(_PASSWORD_IN_URL.sub(r"\1:***@", command)), "commit": _commit()}
 
@@ -31,22 +31,22 @@ def provenance(
     versions: list[str] | None,
     seeds: Mapping[str, int | None] | None = None,
 ) -> dict[str, Any]:
-    """Return who made it (`made_by`), and what it is of.
+    """Return what made a report (`made_by`), and what it is about.
 
-    `versions`: the lowest and the highest that answered. `seeds`: those from which anything was drawn, by who drew; a
-    None among them: whoever drew took one of its own."""
+    `versions`: the lowest and the highest that answered. `seeds`: the seed of each part that drew at random; None: it
+    took one of its own."""
     told = {"model": model, "model_digest": model_digest, "versions": versions, "seeds": dict(seeds or {})}
     return {"command": made["command"], "commit": made["commit"], **told}
 
 
 def lowest_and_highest(versions: Iterable[int | str]) -> list[str] | None:
-    """Return both, as the API has them (`7`, `NAME@7`); None of none."""
+    """Return both as the API writes them (`7`, `NAME@7`); None if there are no versions."""
     found = sorted({str(each) for each in versions}, key=_place)
     return [found[0], found[-1]] if found else None
 
 
 def in_png(origin: Origin | None) -> dict[str, str]:
-    """Return what a picture's file says of where it comes from: the text `onward` within the PNG."""
+    """Return the provenance for a PNG file, as its text `onward`."""
     return {"onward": json.dumps(origin)}
 
 
@@ -56,7 +56,7 @@ def _place(version: str) -> tuple[str, int]:
 
 
 def _commit() -> str | None:
-    """Return the commit of the checkout that runs; None outside of one, as in an image."""
+    """Return the commit of the running checkout; None outside of one, as in a container image."""
     try:
         asked = ["git", "-C", str(_CHECKOUT), "rev-parse", "--show-toplevel", "HEAD"]
         done = subprocess.run(asked, capture_output=True, text=True, check=False)

@@ -1,19 +1,19 @@
-"""Text for terminals: what users and models wrote is printed whole where it is piped, and commands no terminal."""
+"""Text for terminals: what users and models wrote is not folded in a pipe, and cannot control the terminal."""
 
 import unicodedata
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 
-_WIDE = 100_000  # where nobody looks, no line is folded
-_UNSEEN = ("Cc", "Cf")  # kinds of characters that act, and are not seen: escapes of terminals, turns of direction
-_USUAL = "\n\t\u200c\u200d"  # the latter two join letters, and parts of pictures
+_WIDE = 100_000  # columns outside of a terminal, where no line is folded
+_UNSEEN = ("Cc", "Cf")  # Unicode categories of invisible characters that act, such as escapes and changes of direction
+_USUAL = "\n\t\u200c\u200d"  # the last two join letters, and parts of emoji
 
 
 def console(*, soft_wrap: bool = False) -> Console:
-    """Return a console on which names are shown as they are, and which folds lines only where a terminal would.
+    """Return a console that prints text without markup, and folds lines only in a terminal.
 
-    What users and models wrote cannot command the terminal: see `visible`."""
+    What users and models wrote cannot control the terminal: see `visible`."""
     found = Console(markup=False, highlight=False, soft_wrap=soft_wrap)
     if not found.is_terminal:
         found = Console(markup=False, highlight=False, soft_wrap=soft_wrap, width=_WIDE)
@@ -22,14 +22,14 @@ def console(*, soft_wrap: bool = False) -> Console:
 
 
 def visible(text: str) -> str:
-    r"""Return a text in which characters that act on a terminal, and are not seen, stand as their escapes (`\x1b`)."""
+    r"""Return the text with invisible characters that act on a terminal written as escapes, such as `\x1b`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(each.encode("unicode_escape").decode("ascii") if acts(each) else each for each in text)
 
 
 def acts(character: str) -> bool:
-    """Return whether a character acts on a terminal, and is not seen."""
+    """Return whether a character is invisible and acts on a terminal."""
     return character not in _USUAL and unicodedata.category(character) in _UNSEEN
 
 
@@ -40,7 +40,7 @@ class _Visibly(RenderHook):
 
 @dataclass
 class _Visible:
-    """Something shown, without what would act on the terminal; colours are added behind it."""
+    """A renderable whose text cannot act on the terminal; colours are added afterwards."""
 
     shown: ConsoleRenderable
 

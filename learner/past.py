@@ -1,7 +1,7 @@
-"""The way back: a learner's weights become those of any version of its past.
+"""Going back: the learner's weights become those of any earlier version.
 
-From the nearest checkpoint, or from where an update began afresh, or from the given model, what came after is lived
-again. It is the same to the bit, or the version's published weights are taken instead."""
+The learner starts from the nearest checkpoint, from an update that began afresh, or from the given model, and makes
+all later updates again. If the result is not the same to the bit, it takes the version's published weights instead."""
 
 import logging
 import time
@@ -33,7 +33,7 @@ class Way(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """A version that the weights are now of: what its lineage applied, and how many updates were made again."""
+    """The version that the weights now are: what its lineage applied, and how many updates were made again."""
 
     applied: dict[InferenceId, Applied]
     num_updates: int
@@ -49,7 +49,7 @@ class Past:
         """The version whose published weights adapters stand beside; None: the given model."""
 
     def go_to(self, lineage: Sequence[PolicyRef], settings: LearnerSettings, last: Manifest | None = None) -> Reached:
-        """Make the weights and all that belongs to them those of a lineage's last version.
+        """Make the weights, and all that belongs to them, those of the last version of a lineage.
 
         `last`: the manifest of that version, where it may not be published yet. Raises Unlike when that cannot be done,
         or they come out other than published: then those are to be adopted. Raises ConfigError when other weights

@@ -1,8 +1,8 @@
-"""Publishing a version, for the first time and again.
+"""Publishing a version, for the first time or again.
 
-Each step may be repeated: the next learner completes what a crash left. A version is published again where its weights
-are gone and an order waits for them: the learner goes to the version, and stands there for a while. Most likely it goes
-on from there next, and if not, it goes back to where releases lead."""
+Each step may be repeated, so the next learner completes what a crash left. A version is published again if its weights
+are gone and an order waits for them: the learner makes its weights again and stays at this version for a while. Most
+likely it goes on from there; if not, it goes back to where releases lead."""
 
 import logging
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class Publisher:
         """Publish weights, memory, probe and manifest, then the row, then the event; return the version as published.
 
         So a reader of the version finds all of it. After a crash the weights are the same, and so is a probe made
-        again. What learned from turns that were excluded meanwhile is published as refused: no user gets it."""
+        again. A version that learned from turns that were excluded meanwhile is published as refused, for no user."""
         draft, path = entry.policy, manifest.path_of(entry.version)
         ref = self._put(entry.manifest, entry.lineage[0])
         self._blobs.put(path, manifest.encode(entry.manifest))
@@ -71,9 +71,9 @@ class Publisher:
         return policy
 
     def _put_row(self, policy: PolicyVersion, made: Manifest) -> PolicyVersion | None:
-        """Put the row, and return the version with its verdict; None where something more is excluded by now.
+        """Put the row and return the version with its verdict; None if more has been excluded by now.
 
-        Who excludes holds the history of releases, as does this: so each sees what the other has written."""
+        Both this and whoever excludes turns hold the history of releases, so each sees what the other has written."""
         if (why := self._relearning.misled(made.rewards)) is not None:
             policy = msgspec.structs.replace(policy, verdict=GateVerdict(action="refuse", why=why, proposed=False))
         with self._store.work() as work:
@@ -129,7 +129,7 @@ class Remaking:
             return next(iter(view.files.wanted(policy)), None)
 
     def stands(self, live: PolicyRef | None) -> bool:
-        """Return whether what was made again is still waited for, before releases are followed again."""
+        """Return whether an order still waits for what was made again, so that releases are not followed yet."""
         if self._stands is not None and (self._stands[0] == live or self._clock.now() > self._stands[1]):
             self._stands = None
         return self._stands is not None

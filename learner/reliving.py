@@ -1,6 +1,6 @@
-"""Living again: versions are made again from their manifests, by the same updates, to the same bits.
+"""Making versions again from their manifests, by the same updates, to the same bits.
 
-Bits are equal on the machine, and with the number of processes, that made them."""
+The bits are equal on the same machine and with the same number of processes."""
 
 import logging
 from collections.abc import Callable
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 class Unlike(OnwardError):
-    """A version cannot be made again, or came out otherwise; says how."""
+    """A version cannot be made again, or came out different; says why."""
 
 
 class Reliving:
-    """A learner's weights as they are led by manifests."""
+    """Makes a learner's weights those of earlier versions, by their manifests."""
 
     def __init__(self, group: Callable[[], RankGroup], store: Store, weights: Weights, blobs: Blobs) -> None:
-        """Lead the weights of a group, which may be another one from call to call."""
+        """Work on the weights of a group, which may be another one in each call."""
         self._group = group
         self.blobs = blobs
         self._store, self._weights = store, weights
@@ -65,14 +65,14 @@ class Reliving:
             self.held_to = version
 
     def held_by(self, version: PolicyRef) -> PolicyRef | None:
-        """Return what a version's making held to; where that is not known, what is held to now."""
+        """Return the version that the KL term held to when a version was made; if unknown, the present one."""
         try:
             return self.manifest_of(version).held_to
         except Unlike:
             return self.held_to
 
     def hold_again(self, version: PolicyRef | None) -> PolicyRef | None:
-        """Hold to a version, or to the given model where its weights are gone; return what is held to."""
+        """Let the KL term hold to a version, or to the given model if its weights are gone; return which."""
         try:
             self.hold_to(version)
         except WeightsError as error:

@@ -358,7 +358,7 @@ class Learner(Stage):
             logger.info("the KL term holds to version %s from now on", version)
 
     def _follow_releases(self) -> None:
-        """Resume from a version that serves when the newest one may not be built upon, or from before an exclusion."""
+        """Resume from a version that serves if the newest may not be built upon, or from before excluded turns."""
         while version := self._relearning.must_go_back_to(self._lineage) or self._lineage.must_resume_from():
             self._resume_at(version)
 

@@ -1,4 +1,4 @@
-"""The program that sends a request, by the header `User-Agent`: one of those that are known, so that they are few."""
+"""The program that sends a request, from the header `User-Agent`: one of a fixed list, so that metrics stay few."""
 
 from functools import lru_cache
 

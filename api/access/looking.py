@@ -1,4 +1,4 @@
-"""Looking for news: what a process of the API knows of the store follows what other processes change there."""
+"""Polling the store, so that what an API process keeps in memory follows what other processes change."""
 
 import asyncio
 import logging
@@ -15,13 +15,13 @@ _LATER: Final = (StoreUnavailable, LogUnavailable, msgspec.MsgspecError)
 
 
 class Looking(ABC):
-    """Looks for news, on one event loop and within its context, again and again.
+    """Looks for changes at regular times, on one event loop and within its context.
 
-    Only one look goes on at a time, so that nothing older is learned after something newer. A look that fails because
-    something does not answer, or cannot be understood, is logged, and the next one comes as usual."""
+    Only one look runs at a time, so that no older state replaces a newer one. If store or log do not answer, or a row
+    cannot be decoded, the failure is logged and the next look comes as usual."""
 
     def __init__(self, every_s: float, failed: str) -> None:
-        """Look every `every_s` seconds. `failed` tells the log what a failed look means."""
+        """Look every `every_s` seconds. `failed` says in the log what a failed look means."""
         self._every_s, self._failed = every_s, failed
         self._one_look = asyncio.Lock()
         self._hastened = asyncio.Event()
@@ -41,18 +41,18 @@ class Looking(ABC):
 
     @abstractmethod
     async def look(self) -> None:
-        """Look once. Raises StoreUnavailable, LogUnavailable and MsgspecError, which leave what was known."""
+        """Look once. If it raises StoreUnavailable, LogUnavailable or MsgspecError, what was known stays."""
 
     async def begin(self) -> None:
-        """Look for the first time, before the context is entered."""
+        """Do what comes before the context is entered: look for the first time."""
         await self.refresh()
 
     def hasten(self) -> None:
-        """Look at once instead of when the pause is over."""
+        """Look at once, without waiting for the end of the pause."""
         self._hastened.set()
 
     async def refresh(self) -> None:
-        """Look now, or as soon as the present look is over; log a failure."""
+        """Look now, or as soon as a running look is over; log a failure."""
         async with self._one_look:
             try:
                 await self.look()

@@ -1,4 +1,4 @@
-"""The keys of the store, which come and go while the service runs: every process looks for news of them."""
+"""The API keys in the store, which change while the service runs: every process looks for changes."""
 
 import asyncio
 from datetime import datetime
@@ -13,7 +13,7 @@ from core.operations.keys import StoredKey
 from core.ports import Clock, Store
 
 LOOK_S: Final = 1.0
-"""How often it is looked: a revoked key ends so soon everywhere."""
+"""The seconds between two looks: a revoked key is refused everywhere after so long."""
 
 
 def known_keys(store: Store) -> list[StoredKey] | None:
@@ -26,7 +26,7 @@ def known_keys(store: Store) -> list[StoredKey] | None:
 
 
 class StoredKeys(Looking):
-    """Keeps a ring at the store's keys, within its context; and notes, once an hour for each, that they are used."""
+    """Keeps a key ring like the store, within its context, and notes the use of each key once an hour."""
 
     def __init__(self, store: Store, ring: KeyRing, clock: Clock) -> None:
         super().__init__(LOOK_S, "API keys of the store cannot be read, and stay as they were")
@@ -35,7 +35,7 @@ class StoredKeys(Looking):
         self._noted: dict[str, datetime] = {}
 
     async def look(self) -> None:
-        """Learn what changed, and note the use of keys. Raises StoreUnavailable and MsgspecError."""
+        """Take over what changed, and note the use of keys. Raises StoreUnavailable and MsgspecError."""
         hour = self._clock.now().replace(minute=0, second=0, microsecond=0)
         used, self._ring.used = self._ring.used, set()
         news = {key_id for key_id in used if self._noted.get(key_id) != hour}

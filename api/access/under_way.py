@@ -1,4 +1,4 @@
-"""What requests keep in memory until they are answered: bounded by bytes: in all, of a user and of a key."""
+"""The memory of requests until they are answered, bounded in bytes: in all, for each user, and for each key."""
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager

@@ -141,7 +141,7 @@ export class Chart {
   }
 }
 
-/** As wide as the longest of an axis' numbers, so that its words stand clear of them. */
+/** The width of an axis: enough for its longest number, so that the label does not cover it. */
 function wide({ ctx, axes }, numbers, number) {
   const { font: [font], ticks, gap } = axes[number];
   ctx.font = font;

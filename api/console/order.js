@@ -53,7 +53,7 @@ async function give(wanted, reason, key) {
   }
 }
 
-/** A key that is let in is remembered, also where what was ordered with it makes no sense. */
+/** Remembers a key that the service accepts, also where it refuses the order itself. */
 async function send({ path, scope, word, more }, reason, key) {
   const reading = keyForReading();
   const remember = () => {
@@ -67,12 +67,12 @@ async function send({ path, scope, word, more }, reason, key) {
   } catch (error) {
     if (error.status && !FORBIDDEN.includes(error.status)) remember();
     if (error.status) throw error;
-    // It may have arrived: whoever is told that it was not done gives it twice.
-    throw Object.assign(new Error(`${error.message}: look whether it shows before you press again.`), { wasSent: true });
+    // It may have arrived: somebody who reads "not done" would give it twice.
+    throw Object.assign(new Error(`${error.message}: check whether it was done before you press again.`), { wasSent: true });
   }
 }
 
-/** Under the header; without words it goes. */
+/** Shows words under the header; without any it hides them. */
 function tell(...words) {
   bar.hidden = !words.length;
   bar.replaceChildren(...words.map(word => word instanceof Node ? word : make("span", "", word)),

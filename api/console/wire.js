@@ -20,7 +20,7 @@ export const isOpen = () => needsNone && !key.value;
 
 const headers = text => text ? { Authorization: `Bearer ${text}` } : {};
 
-/** The answer to a request; an error that has no `status` means that none came. */
+/** The answer to a request; an error without `status` means that no answer came. */
 async function ask(path, options) {
   try {
     return await answered(await fetch(path, { ...options, signal: AbortSignal.timeout(TIMEOUT_MS) }));

@@ -1,4 +1,4 @@
-"""The recording of an outcome: checked against what is known, then in the log once, whoever says it how often."""
+"""Records an outcome: checks it against what is known, and appends it to the log once, however often it is sent."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""Work on what is many in one request: in order for each subject, side by side for different ones, or in slices."""
+"""Work on the many items of one request: in order for each subject, concurrently for different ones, or in slices."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence

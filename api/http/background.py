@@ -1,4 +1,4 @@
-"""Work apart from a request: what must end although the request was given up, and what clients make long."""
+"""Work outside a request's own task: work that must end even if the client hangs up, and work that may take long."""
 
 import asyncio
 import os
@@ -16,12 +16,12 @@ _looks: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Hashable], asyncio.
 
 
 def called_by(caller: Hashable | None) -> None:
-    """Say for whom this task, and those that it begins, have things looked up; None: for all."""
+    """Set the caller for whom this task, and the tasks that it starts, read the store; None: nobody in particular."""
     _caller.set(caller)
 
 
 async def looked_up(look: Callable[[], T]) -> T:
-    """Return what a look at the store finds, on a thread. Raises as it does.
+    """Run a look at the store on a thread and return what it finds. Raises as it does.
 
     The threads are everybody's, and what there is to read is as much as its user said: so one caller's looks have half
     of them at most, and the rest wait. The place is taken until the look is over, also of who hung up."""
@@ -59,7 +59,7 @@ class Background:
 
 
 class Aside:
-    """A thread for what clients make long, though their bodies are small: exports, and texts that are compared.
+    """A thread for work that may take long although the request is small: exports, and comparisons of texts.
 
     There is one at a time. The threads on which everybody reads the store are few, and each that computes takes the
     interpreter from the event loop: many at once would stop others. Each caller has one piece in the common line, and
@@ -91,7 +91,7 @@ class _Line:
 
 
 class Shared:
-    """A thread for what is made alike for all who ask: those who wait for the next one get the same.
+    """A thread for results that are the same for all who ask: all who wait share the next one.
 
     So as many may ask as there are connections, and nobody waits for more than what is being made, and one of each
     kind. There is one at a time."""

@@ -1,4 +1,4 @@
-"""HEAD, which gets what GET would get, without the body (RFC 9110, 9.3.2)."""
+"""Answers HEAD as GET, without the body (RFC 9110, 9.3.2)."""
 
 import asyncio
 from contextlib import suppress

@@ -18,10 +18,10 @@ V = TypeVar("V")
 
 
 class Rooms(Generic[V]):
-    """A map of the most recently used entries, bounded by their weight over all rooms.
+    """The most recently used entries of several rooms, which share one bound on their weight.
 
-    Beyond the bound the heaviest room gives up its oldest: whoever fills one crowds nobody out of another. Rooms are
-    to be few, since the heaviest is looked for among all."""
+    Beyond the bound the heaviest room gives up its oldest entry, so nobody crowds others out of their rooms. There must
+    be few rooms, since all are searched for the heaviest."""
 
     def __init__(self, max_weight: int) -> None:
         self._rooms: dict[Hashable, RecentlyUsed[V]] = {}
@@ -47,7 +47,7 @@ class Rooms(Generic[V]):
 
 
 class Windows:
-    """Counts that begin anew every minute; those that were used longest ago are forgotten first."""
+    """Counts that begin anew every minute; the least recently used are forgotten first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._counts: RecentlyUsed[int] = RecentlyUsed(max_bytes)
@@ -62,7 +62,7 @@ class Windows:
 
 
 def passes(window: CountWindow, had: int) -> bool:
-    """Return whether a window that has had so much would pass its limit."""
+    """Return whether a window whose count is `had` would pass its limit."""
     return window.limit is not None and had + max(window.add, 1) > window.limit
 
 

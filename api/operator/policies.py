@@ -37,10 +37,10 @@ _POLL_S = 0.05
 
 
 async def carry_out(services: ApiServices, kind: OrderKind, version: PolicyRef, why: str, by: str, note: Note) -> bool:
-    """Give an order and return whether it is done; False when it still waits after `order_wait_s`.
+    """Give an order and return whether it is done; False if it still waits after `order_wait_s`.
 
-    The release controller may be another process: the order is written to the store, and waited for.
-    Raises what the controller refused it with: NotFound, InvalidRequest, Conflict, EngineUnavailable."""
+    The order is written to the store, and this waits for the release controller, which may be another process. Raises
+    NotFound, InvalidRequest, Conflict or EngineUnavailable if the controller refuses it."""
     order_id = await asyncio.to_thread(_give, services, kind, version, why, by, note)
     deadline_s = services.clock.monotonic() + services.settings.advanced.order_wait_s
     while services.clock.monotonic() < deadline_s:

@@ -1,6 +1,6 @@
-"""Whether an answer says by itself what must not rest: it is known only once it was sampled, so it cannot be replaced.
+"""Finds what must not be stored in an answer itself, which cannot be redacted once it is sampled.
 
-The tokens are what the model trains on, and they are exact or not there."""
+Its tokens are what the model trains on, so they are stored exactly or not at all."""
 
 import json
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The places of a request that hold words, in their order, wherever they are: fields, lists, JSON within a text."""
+"""The places of a request that hold words, in order: in fields, in lists, and in JSON within a text."""
 
 import json
 from typing import Any, Final

@@ -1,7 +1,7 @@
-r"""A text as finders see it: without the escapes of JSON, look-alikes of ASCII, and what nobody sees.
+r"""A text as finders see it: without JSON's escapes, look-alikes of ASCII letters, and invisible characters.
 
-So a key is found behind `\n` in a string of code, and where it was written in letters of another alphabet. What is
-found is told in places of the text itself."""
+So a key is found after `\n` in a string of code, and if it is written in letters of another alphabet. Findings are
+given as places in the original text."""
 
 import unicodedata
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""Users' times to the first token with rollouts that fill the engine, and without; and how long the engine rests.
+"""Users' times to the first token with rollouts that fill the engine and without, and the engine's idle share.
 
     python -m bench rollouts_idle [--rounds N] [--requests N]
 
-Each round starts two services in turns, one of which lets its model work on tasks when users leave it idle, as
-`[rollouts]` has it. A user asks each at moments that chance chose, the same for both. Medians of the rounds count."""
+Each round starts two services one after the other; in one of them the model works on tasks while users leave it idle
+(`[rollouts]`). A user asks both at the same random times. The figures are medians over rounds."""
 
 import argparse
 import http.client
@@ -38,7 +38,7 @@ BUSY = "onward_engine_busy_seconds_total"
 
 
 class Users:
-    """Services on new directories below `folder`, each asked by one user. Figures of the last of each kind are kept."""
+    """Starts services on new directories below `folder`, and asks each as one user."""
 
     def __init__(self, folder: Path, requests: int) -> None:
         self._folder, self._requests = folder, requests
@@ -75,7 +75,7 @@ class Users:
 
 
 def _wait_for_episodes(url: str) -> None:
-    """Wait until the model has worked: images are prepared before, and would count as rest."""
+    """Wait until the model works: while images are prepared, the engine would count as idle."""
     end_s = time.monotonic() + SETTLE_TIMEOUT_S
     while not _counted(url, BUSY) and time.monotonic() < end_s:
         time.sleep(0.5)

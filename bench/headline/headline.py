@@ -34,9 +34,9 @@ Found = Mapping[str, list[float]]
 
 
 def measure(tree: Path, name: str) -> dict[str, float]:
-    """Run a measurement of a tree, by its own `bench/`. Raises CalledProcessError.
+    """Run a measurement of a tree by its own `bench/`. Raises CalledProcessError.
 
-    So the module keeps its name: each commit that has a headline is measured by this command."""
+    This command measures every commit that has a headline, so the module must keep its name."""
     printed = in_tree([sys.executable, "-m", "bench.headline.measures", name], tree)
     figures: dict[str, float] = json.loads(printed.splitlines()[-1])["figures"]
     return figures

@@ -2,8 +2,8 @@
 
     python -m bench demonstrations [--seeds 8] [--steps 150]
 
-A third of those who reject an answer also edit it, and some of them write something that nobody wants. Compared is
-`learner.objective.demonstration_weight`. How it is measured: `trials.py`."""
+A third of those who reject an answer also edit it, and some of them write something that nobody wants. The trial
+compares values of `learner.objective.demonstration_weight`; see `trials.py`."""
 
 from dataclasses import replace
 

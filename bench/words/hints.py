@@ -2,9 +2,9 @@
 
     python -m bench hints [--seeds 8] [--steps 150]
 
-The policy was taught before to do as it is told: an answer named in front of a request is mostly given. A third of
-those who reject an answer name the one that they wanted, and some of them name any. Compared is
-`learner.objective.hints.weight`. How it is measured: `trials.py`."""
+The policy was trained to obey first: it mostly gives an answer that is named in front of a request. A third of
+those who reject an answer name the one that they wanted, and some of them name any. The trial
+compares values of `learner.objective.hints.weight`; see `trials.py`."""
 
 from dataclasses import replace
 

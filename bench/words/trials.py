@@ -1,9 +1,9 @@
-"""The regret of users of whom some say, when they reject an answer, which one they wanted instead.
+"""The regret of users if some of those who reject an answer say which one they wanted instead.
 
-A small policy learns by the learner's own update from the stream `noise`. Compared are weights with which the learner
-teaches what users say; with 0 it teaches nothing. Some of what they say names any answer. Regret is by how much
-likelier the best answer would have been accepted, the mean over all turns. Pairs share seeds, users and their luck.
-Where all of it is wrong there is no goal: it shows what that costs."""
+A small policy learns from the stream `noise` by the learner's own update. The trial compares weights with which what
+users say is taught; 0 teaches nothing. A share of what they say is wrong: it names a random answer. Regret is by how
+much likelier the best answer would have been accepted, averaged over all turns. Pairs share seeds, users and chance.
+If everything that is said is wrong, there is no goal: the row shows what that costs."""
 
 import argparse
 import multiprocessing
@@ -33,7 +33,7 @@ Say = Callable[[ScoredTurn, tuple[int, int]], ScoredTurn]
 
 @dataclass(frozen=True)
 class Trial:
-    """What users say (`texts`), and how: `weight` is the setting that is compared, `draw` the luck of who says it."""
+    """What users say (`texts`) and how; `weight` is the setting that is compared, `draw` the seed of who says it."""
 
     texts: str
     weight: str
@@ -51,7 +51,7 @@ class Run:
 
 
 class Speakers:
-    """Users who say what they wanted, or, of a share of them, anything."""
+    """Users who say what they wanted, a share of whom name a random answer."""
 
     def __init__(self, trial: Trial, run: Run) -> None:
         self._rng, self._wrong, self._say = np.random.default_rng((trial.draw, run.seed)), run.wrong, trial.say

@@ -1,4 +1,4 @@
-"""Chat completions of another server: how they are asked for over HTTP, and how an answer is read."""
+"""Chat completions of another server, over HTTP: the request, and how an answer is read."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,7 +9,7 @@ import msgspec
 from core.errors import OnwardError
 
 SHOWN: Final = 200
-"""How many characters of an answer stand in a message about it."""
+"""How many characters of an answer a message about it quotes."""
 _SIDE: Final = {"X-Turn-Type": "side"}
 
 
@@ -33,9 +33,9 @@ _decode = msgspec.json.Decoder(_ChatCompletion).decode
 
 
 class ChatEndpoint:
-    """A server that speaks OpenAI's chat completions. Use it in one event loop.
+    """A server with OpenAI's chat completions. Use it in one event loop.
 
-    If the server is Onward itself, a header tells it that the requests are no turns of its users."""
+    If the server is Onward itself, a header tells it that these requests are not turns of its users."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ChatEndpoint:
         return await self._send(self._client.build_request("POST", self.url, json=body))
 
     async def get(self, path: str, params: Mapping[str, int]) -> httpx.Response:
-        """Ask for something else, at a path below `base_url`. Raises NoAnswer and TimeoutError."""
+        """Get another path below `base_url`. Raises NoAnswer and TimeoutError."""
         return await self._send(self._client.build_request("GET", f"{self._base}/{path}", params=params))
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
@@ -76,4 +76,4 @@ def text_of(response: httpx.Response) -> str:
     try:
         return _decode(response.content).choices[0].message.content or ""
     except (msgspec.DecodeError, IndexError) as error:
-        raise ValueError(f"no chat completion: {error}") from error
+        raise ValueError(f"not a chat completion: {error}") from error

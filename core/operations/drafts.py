@@ -40,17 +40,17 @@ class DraftMessage(msgspec.Struct, frozen=True):
 
 
 class DraftChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent changed in a file: `write` all of it, else `new` in the place of `old`, once or everywhere."""
+    """An agent's change of a file: `write` its whole text, or replace `old` by `new`, once or everywhere."""
 
     kind: str
     path: str
     old: str
     new: str
-    by_helper: bool  # another agent of the session made it
+    by_helper: bool  # a helper made it: another agent of the session
 
 
 class DraftCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that an agent ran, and how it ended the last time; `doubt`: why it can be no test."""
+    """A command that an agent ran, and how its last run ended; `doubt`: why it cannot be a test."""
 
     command: str
     exit_code: int | None
@@ -60,9 +60,9 @@ class DraftCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftedWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent did with tools; `state`: the task from whose environment it began, None where nobody knows.
+    """What an agent did with tools; `state`: the task in whose environment it began, None where nobody knows.
 
-    `unseen`: what may have changed files, too."""
+    `unseen`: what else may have changed files."""
 
     changes: tuple[DraftChange, ...]
     commands: tuple[DraftCommand, ...]
@@ -100,9 +100,9 @@ class SuiteDrafts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
-    """How a draft becomes a case: by a checker, or, of an agent's work, with what a person changed of it.
+    """How a draft becomes a case: by a checker, or, for an agent's work, with a person's changes.
 
-    `tests`: the numbers of its commands, from 1, that are its tests; None: all that can be."""
+    `tests`: the numbers, from 1, of the commands that are its tests; None: all that can be."""
 
     checker: str | None = None
     group: str | None = None

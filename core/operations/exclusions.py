@@ -11,11 +11,11 @@ from core.ids import InferenceId, Namespace, PolicyRef, UserHash
 from core.operations.servable import Servable
 
 EXCLUDED: Final = "excluded"
-"""Why a turn teaches nothing that an operator excluded."""
+"""The reason for which an excluded turn does not train."""
 
 
 class Exclusion(msgspec.Struct, frozen=True, kw_only=True):
-    """The turns that meet all that is given here; what is empty or None asks for nothing."""
+    """The turns that meet all conditions that are given here; an empty or None field is no condition."""
 
     namespace: Namespace | None = None
     users: frozenset[UserHash] = frozenset()
@@ -25,14 +25,14 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True):
     """The turns began at or after `begin`, and before `end`."""
 
     def covers(self, turn: Completion, reward: Reward | None = None) -> bool:
-        """Return whether the turn is meant, or what this reward makes of it: users are also those who spoke of it."""
+        """Return whether the turn, or this reward of it, is excluded; users are also those who spoke of the turn."""
         users = {turn.user_id, *(() if reward is None else reward.said_by)}
         return self.covers_one(turn.namespace, users, turn.inference_id, turn.received_at)
 
     def covers_one(
         self, namespace: str, users: Collection[str | None], inference_id: str, received_at: datetime
     ) -> bool:
-        """Return whether a turn is meant that may itself be gone. `users`: whose it was, and those who spoke of it."""
+        """Return whether a turn, which may be gone, is excluded. `users`: whose it was, and those who spoke of it."""
         return (
             self.namespace in (None, namespace)
             and (not self.users or not self.users.isdisjoint(users))
@@ -43,7 +43,7 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants to exclude, in words of an exclusion; `version`: only turns that it learned from."""
+    """What somebody asks to exclude; `version`: only turns that this version learned from."""
 
     namespace: Namespace | None = None
     users: tuple[UserHash, ...] = ()
@@ -54,27 +54,27 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
-    """What an exclusion changes. The versions after `back_to` are abandoned; without one, none learned from it."""
+    """What an exclusion changes. The versions after `back_to` are abandoned; it is None where none learned from it."""
 
     selected: int
     """Turns in the store that are excluded."""
     learned: int = 0
-    """Turns of these, or of which its users spoke, that versions learned from, up to the newest."""
+    """Excluded turns, or turns of which excluded users spoke, that versions up to the newest learned from."""
     gone: int = 0
-    """Turns that versions learned from, and of which nobody can tell whether they are excluded: they were deleted."""
+    """Turns that versions learned from and that were deleted: nobody can tell whether they are excluded."""
     abandoned: tuple[PolicyRef, ...] = ()
     updates: int = 0
-    """Updates that made the versions of which others are learned again."""
+    """Updates that made the versions whose other turns are learned again."""
     again: int = 0
-    """Other turns that they learned from, which are learned again: also those of versions that were abandoned before,
-    for whatever reason, and had learned from what is excluded."""
+    """Other turns of the abandoned versions, which are learned again; also of versions that were abandoned earlier, for
+    whatever reason, and had learned from an excluded turn."""
     again_s: float = 0.0
-    """About how many seconds of learning that is, by what it took the first time."""
+    """About how many seconds that takes, by what it took the first time."""
     back_to: PolicyRef | None = None
     soon: Servable | None = None
     """How soon that version can be served."""
     rollback: PolicyRef | None = None
-    """The version that is ordered to serve again; None where nobody is served an abandoned one."""
+    """The version that is ordered to serve again; None where no abandoned version serves."""
     refused: tuple[PolicyRef, ...] = ()
     """Candidates that will serve nobody."""
 
@@ -84,16 +84,16 @@ RewardKey = tuple[InferenceId, int]
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an exclusion found as it was ordered, when all that it meant was in the store. It says which way is gone.
+    """What was found when an exclusion was ordered, while its turns were still in the store.
 
-    So it is the same whether the learner hears of the exclusion before the releases that follow it, or after them."""
+    By this the learner does the same whether it reads of the exclusion before the releases that follow, or after."""
 
     left: tuple[PolicyRef, ...] = ()
-    """Of each line that learned from it, the first version that is left behind because of it."""
+    """The first version that is left because of it, of each lineage that learned from it."""
     learned: frozenset[RewardKey] = frozenset()
     """The excluded rewards that versions learned from."""
     order_id: int | None = None
-    """The order to go back, where one was given."""
+    """The order to roll back, where one was given."""
 
 
 NO_FINDINGS: Final = Findings()

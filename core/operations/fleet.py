@@ -45,7 +45,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     serving: PolicyRef | None  # confirmed by the probe; None: takes no traffic
     pinnable: tuple[PolicyRef, ...] = ()  # requests may ask for these by number
     holds_many: bool = False  # every version it holds is pinnable
-    names: dict[PolicyRef, str] = {}  # of those that the engine is asked for by a name of its own
+    names: dict[PolicyRef, str] = {}  # of the versions that requests to the engine ask for by name
     figures: dict[PolicyRef, dict[str, float]] = {}  # of the versions that are verified on the host: `Engine.probe`
     refused: dict[PolicyRef, str] = {}  # what could not be verified, or not be switched to, and why
     probed: dict[PolicyRef, str] = {}  # what was doubted: "" where the probe found nothing wrong, else what
@@ -53,7 +53,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedVersion(NamedTuple):
-    """A version that an engine is asked for by a name of its own, and answers with for as long as a request takes."""
+    """A version that a request asks the engine for by name, and that answers this request to its end."""
 
     name: str
     version: PolicyRef

@@ -19,9 +19,9 @@ class Drafts(Protocol):
         ...
 
     def accept(self, suite: str, name: str, given: Acceptance, who: Decider) -> WholeDraft:
-        """Make it a case. Raises NotFound, InvalidRequest for what is given, Conflict where somebody was faster.
+        """Make it a case. Raises NotFound, InvalidRequest naming the field, Conflict if somebody else was faster.
 
-        Conflict also where the session of an agent may not be used any more, or nobody knows what it began from."""
+        Also raises Conflict if the session may no longer be used, or nobody knows from what state an agent began."""
         ...
 
     def reject(self, suite: str, name: str, why: str, who: Decider) -> WholeDraft:

@@ -36,9 +36,9 @@ class Engine(Protocol):
         ...
 
     def names(self) -> Mapping[PolicyRef, str]:
-        """Return the names by which the engine is asked for versions; one without a name is asked for by what serves.
+        """Return the names of the versions that requests may ask for by name.
 
-        An answer that is asked for by name is of that version to its end, whatever serves meanwhile."""
+        Such an answer is of the named version to its end, whatever serves meanwhile."""
         ...
 
     def loaded(self) -> Mapping[PolicyRef, str]:
@@ -62,7 +62,7 @@ class Engine(Protocol):
     def switch(self, version: PolicyRef) -> None:
         """Serve `version` from the next token on, without dropping any request.
 
-        Running ones continue under it, or end under the version whose name they asked for.
+        Running ones continue under it, except that those that named a version keep that one.
 
         Returns when the served version is confirmed. Raises WeightsError when the version cannot serve: the engine
         then serves the last good one again, or `serving` is None. Raises EngineUnavailable when the engine is

@@ -11,12 +11,14 @@ Written = Callable[[Work, Mapping[str, str]], None]
 
 
 class ExclusionOrders(Protocol):
-    """All of it blocks. It raises NotFound, InvalidRequest or Conflict for what excludes nothing, or cannot be done."""
+    """Both methods block. They raise NotFound, InvalidRequest or Conflict if nothing is excluded, or it cannot be."""
 
     def foresee(self, wish: Wish) -> Foreseen:
-        """Return what an exclusion would change; nothing does."""
+        """Return what an exclusion would change, and change nothing."""
         ...
 
     def order(self, wish: Wish, why: str, by: str, written: Written) -> tuple[int, Foreseen]:
-        """Exclude, and order the way back; return the number, and what changes. All of it is written, or nothing."""
+        """Exclude turns and order the way back; return the exclusion's number, and what changes.
+
+        All of it is written in one transaction."""
         ...

@@ -47,9 +47,9 @@ def text_of_call(arguments: str) -> str | None:
 
 
 def words_of_call(arguments: str) -> str | None:
-    """Return all texts of a call's arguments in their order, a line or more each; None where these are no object.
+    """Return all texts in a call's arguments, joined by line ends; None where the arguments are not an object.
 
-    JSON writes a line's end, or a quote, in other characters: nothing that is compared by its words is compared so."""
+    Words are compared in these texts and not in the JSON, which escapes quotes and line ends."""
     said = object_of(arguments)
     return None if said is None else "\n".join(_texts_in(said))
 

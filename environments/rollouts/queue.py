@@ -13,7 +13,7 @@ from environments.tasks.task import Task
 Key = tuple[str, str, str]  # task set, task, digest
 
 
-class Queue:
+class EpisodeQueue:
     """The episodes of a plan that are yet to be begun. Times are of any clock, in seconds."""
 
     def __init__(self, plan: RolloutPlan, journal_id: str, begun: Counter[Key], waiting: Sequence[Waiting]) -> None:

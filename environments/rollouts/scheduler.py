@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from environments.rollouts.episode import Episode, EpisodeResult
 from environments.rollouts.journal import RolloutJournal, Waiting
 from environments.rollouts.plan import Patience, RolloutPlan
-from environments.rollouts.queue import Queue
+from environments.rollouts.queue import EpisodeQueue
 from environments.rollouts.reporter import Reporter
 from environments.rollouts.service import Service
 from environments.tasks.task import Task
@@ -49,7 +49,7 @@ class Scheduler:
     ) -> None:
         self._plan, self._journal, self._service = plan, journal, service
         self._place, self._watcher = place, watcher
-        self._queue = Queue(plan, journal.id, journal.begun(), journal.waiting())
+        self._queue = EpisodeQueue(plan, journal.id, journal.begun(), journal.waiting())
         self._reporter = Reporter(journal, service)
         self._under_way: dict[asyncio.Task[EpisodeResult], Waiting] = {}
         self._ready: asyncio.Task[None] | None = None  # is waited for before more are begun

@@ -1,4 +1,4 @@
-"""The admission of turns beside the eval suites that are kept out of training, and the record of it."""
+"""Refuses to train on turns that resemble solutions of the eval suites that are kept out, and records it."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What of a past may be learned from, for whoever learns from it without a running learner: midtraining and exports."""
+"""Which logged turns may be learned from, for midtraining and exports, which have no running learner."""
 
 from collections.abc import Sequence
 

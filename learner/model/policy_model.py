@@ -103,7 +103,7 @@ class PolicyModel:
         first, second = (self.model(input_ids=ids_BT, use_cache=False).logits for _ in range(2))
         if not torch.equal(first, second):
             kind = type(self.model).__name__
-            raise ConfigError(f"{self._directory}: {kind} computes otherwise each time that it trains (dropout?)")
+            raise ConfigError(f"{self._directory}: {kind} computes something else at each training step (dropout?)")
 
     @torch.no_grad()
     def _require_its_own_logits(self) -> None:

@@ -1,7 +1,7 @@
-"""The teacher: an average of the policy's own weights, which hears what the policy is not told.
+"""The teacher: an average of the policy's own weights, which reads hints that the policy does not see.
 
-It follows the policy slowly, so that words which moved the policy do not move at once what judges its next answers. Of
-adapters, only these are averaged."""
+It follows the policy slowly, so that words that moved the policy do not at once move the judge of its next answers. If
+adapters train, only they are averaged."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ class Teacher:
     """Each of several processes has its shard of each tensor, as of the policy's."""
 
     def __init__(self, trained: Sequence[nn.Parameter]) -> None:
-        """Begin as the policy is."""
+        """Begin with the policy's weights."""
         self._trained = trained
         self.tensors: list[Tensor] = [parameter.detach().clone() for parameter in trained]
 

@@ -1,10 +1,10 @@
 """Trust in users, by how their feedback agrees with what the value head expects.
 
 The value head has learned from everybody what answers like this one are worth. A user whose feedback mostly agrees with
-it is believed; one whose feedback contradicts it again and again lies, or has a taste that nobody shares. The two are
-told apart as in the annotator models of Dawid and Skene (Applied Statistics 28(1), 1979) and Raykar et al. (JMLR 11,
-2010), where a classifier stands in for the truth: by the odds that a user's agreement is that of the others rather than
-its opposite. While the head knows nothing, everybody agrees with it by chance alone, and is believed."""
+it is trusted; one whose feedback keeps contradicting it either lies or has a taste that nobody shares. Trust is
+computed as in the annotator models of Dawid and Skene (Applied Statistics 28(1), 1979) and Raykar et al. (JMLR 11,
+2010), with the value head in place of the truth: by the odds that the user agrees as often as the others do, rather
+than as often as they disagree. While the head knows nothing, everybody agrees with it by chance, and is trusted."""
 
 import math
 from collections.abc import Sequence

@@ -1,10 +1,9 @@
-"""Predicted rewards of turns, from other users' turns, which the line is fitted beyond.
+"""Predicted rewards of turns, from other users' turns; the line is fitted to what they do not explain.
 
-A prediction is the mean reward of the turn's stratum, shrunk to that of all turns when the stratum has few. It knows
-nothing of the answer, so it is the same for the candidate's answer and the given one: what strata explain of the
-rewards neither widens the interval nor passes for what the candidate does better. So a stratum must be known before the
-answer is: what a reward is made of is not, and predicting by it would take from a better candidate the very thing that
-it does better.
+A prediction is the mean reward of the turn's stratum, shrunk towards that of all turns if the stratum has few. It does
+not depend on the answer, so it is the same for the candidate's answer and the given one: differences between strata
+neither widen the interval nor count for the candidate. So a stratum must be known before the answer: the components of
+a reward are not, and predicting from them would hide what a better candidate does better.
 
 Legend: N turns."""
 

@@ -1,6 +1,6 @@
-"""Prompts with a hint: what was said of an answer stands behind the last message before it.
+"""Prompts with a hint: what somebody said of an answer is put at the end of the message before it.
 
-That is in front of the last token by which a message ends, or in front of all where the prompt has none."""
+That is before the last token that ends a message, or at the beginning if the prompt has no such token."""
 
 from functools import cached_property, lru_cache
 from pathlib import Path

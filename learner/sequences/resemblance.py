@@ -104,7 +104,7 @@ NOTHING_KEPT_OUT: Final = KeptOut()
 
 
 def answers_of(turn: Completion) -> Iterator[str]:
-    """Yield the texts that a turn wrote: its answer, and of each tool call what it writes, and all that it says."""
+    """Yield the texts of a turn: its answer, and for each tool call the text that it writes, and all of its texts."""
     yield turn.text
     for call in turn.tool_calls:
         for text in (text_of_call(call.arguments), words_of_call(call.arguments)):

@@ -71,7 +71,7 @@ def micro_batches(
 
 @dataclass(frozen=True)
 class Apart:
-    """A sequence of its own, of which the tokens at `places` are scored. No policy sampled them in it."""
+    """A sequence whose tokens at `places` are scored. No policy sampled it as it is."""
 
     turn: int  # index into the batch
     token_ids: tuple[int, ...]
@@ -82,10 +82,10 @@ class Apart:
 def apart_batches(
     sequences: Sequence[Apart], max_tokens: int, device: str, *, packed: bool = False
 ) -> list[tuple[MicroBatch, list[int]]]:
-    """Return micro-batches of such sequences, each with the indices of its own, in the order of its tokens.
+    """Return micro-batches of such sequences, each with the indices of its sequences, in the order of its tokens.
 
-    What stands for their behaviour log-probabilities is no number, so that a ratio to them is none either; `indices_N`
-    are their places in the sequence."""
+    Behaviour log-probabilities are NaN, so that any ratio to them is NaN, too; `indices_N` are places in the
+    sequence."""
     rows = _rows([len(sequence.token_ids) for sequence in sequences], max_tokens, packed=packed)
     return [(_apart([sequences[index] for index in row], device, packed=packed), row) for row in rows]
 

@@ -1,7 +1,8 @@
-"""The part of an update in which words teach: what a teacher who hears them makes of the tokens that were sampled.
+"""The part of an update in which users' words teach, through a teacher that reads them and scores the sampled tokens.
 
-As with texts, it comes after all else, of turns that train. What words tell of a turn is computed once, by the teacher
-and the policy of that update, and recorded token by token; a revision with other words teaches the difference."""
+Like texts, words are taught last, and only of turns that train. What they tell of a turn is computed once, by the
+teacher and the policy of that update, and recorded for each token; a revision with other words teaches the
+difference."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -14,12 +15,13 @@ from core.settings import LearnerSettings
 from learner.objective.distillation import bounded, hint_loss, told_by
 from learner.sequences.masks import has_masks
 from learner.sequences.scored import ScoredTurn, TurnRecord, heard_in
-from learner.sequences.tensors import Apart, apart_batches, sampled_places
+from learner.sequences.tensors import Apart, MicroBatch, sampled_places
+from learner.updates.apart import add_gradient, parts_of
 from learner.updates.state import LearnerState, computing_in
 
 
 class HeardWords(NamedTuple):
-    """A hint that may teach: the turn's number, and the places of its tokens that it is about."""
+    """A hint that may teach: the index of its turn, and the places of the tokens that it is about."""
 
     turn: int
     hint: Hint
@@ -34,9 +36,9 @@ def with_hints(
     shares: Sequence[float],
     settings: LearnerSettings,
 ) -> tuple[TurnRecord, ...]:
-    """Return the records of an update, with what words have told of each turn's tokens after it.
+    """Return the records of an update, each with what words have told of its turn's tokens by then.
 
-    `expected`: the reward that each answer let expect."""
+    `expected`: the expected reward of each turn."""
     state.teach_by(settings.objective.hints)
     news = [n for n, record in enumerate(records) if record.dropped is None and _has_news(batch[n])]
     heard = [one for n in news for one in _heard(state, n, batch[n], settings)]
@@ -68,7 +70,7 @@ def _told(
 
 
 def _has_news(scored: ScoredTurn) -> bool:
-    """Return whether its words are other than those that were heard before."""
+    """Return whether its words differ from those that were heard before."""
     return heard_in(scored.reward) != (scored.applied.heard if scored.applied is not None else ())
 
 
@@ -92,10 +94,10 @@ def _heard(state: LearnerState, number: int, scored: ScoredTurn, settings: Learn
 def _judged(
     state: LearnerState, batch: Sequence[ScoredTurn], heard: Sequence[HeardWords], settings: LearnerSettings
 ) -> list[tuple[list[float], list[float]]]:
-    """Return the log-probabilities of each hint's tokens, by the teacher who hears it and by the policy."""
+    """Return the log-probabilities of each hint's tokens: by the teacher, who reads the hint, and by the policy."""
     if not heard:
         return []
-    assert state.teacher is not None, "who hears has a teacher"
+    assert state.teacher is not None, "hints need a teacher"
     prompts = [state.policy.hinting.prompt(batch[one.turn].turn, one.hint) for one in heard]
     with_hint = [_apart(batch, one.turn, prompt, one.places) for one, prompt in zip(heard, prompts, strict=True)]
     own = [_apart(batch, one.turn, batch[one.turn].turn.prompt_token_ids, one.places) for one in heard]
@@ -113,10 +115,9 @@ def _apart(batch: Sequence[ScoredTurn], number: int, prompt: Sequence[int], plac
 
 @torch.no_grad()
 def _scored(state: LearnerState, sequences: Sequence[Apart], settings: LearnerSettings) -> list[list[float]]:
-    """Return the log-probabilities of each sequence's places, in all processes."""
-    compute, mine = settings.compute, dict[int, list[float]]()
-    parts = apart_batches(sequences, compute.micro_batch_tokens, settings.device, packed=compute.packed)
-    for (part, rows), counts in state.ranks.share(parts):
+    """Return the log-probabilities of each sequence's places, the same in all processes."""
+    mine = dict[int, list[float]]()
+    for part, rows, counts in parts_of(state, sequences, settings):
         logprobs = state.policy.evaluate(part, computing_in(settings))[1].tolist()
         for row in rows if counts else ():
             mine[row], logprobs = logprobs[: len(sequences[row].places)], logprobs[len(sequences[row].places) :]
@@ -125,7 +126,7 @@ def _scored(state: LearnerState, sequences: Sequence[Apart], settings: LearnerSe
 
 
 def _earned(scored: ScoredTurn, places: Sequence[int]) -> float:
-    """Return what the tokens at these places earned, their mean."""
+    """Return the mean of what the tokens at these places earned."""
     value = dict.fromkeys(places, scored.reward.value)
     for credit in scored.reward.credits:
         value |= {place: credit.value for place in places if credit.start <= place < credit.end}
@@ -139,31 +140,26 @@ def hear(
     settings: LearnerSettings,
     num_tokens: int,
 ) -> dict[str, float]:
-    """Add the gradient of what words tell beyond what they told before; return sums for the figures."""
+    """Add the gradient of what words tell for the first time; return sums for the figures, as `add_gradient` does."""
     lessons = {n: news for n, r in enumerate(records) if r.dropped is None and (news := _news(batch[n], r))}
     if not lessons:
         return {}
-    compute = settings.compute
     sequences = [_apart(batch, n, batch[n].turn.prompt_token_ids, tuple(news)) for n, news in lessons.items()]
-    parts = apart_batches(sequences, compute.micro_batch_tokens, settings.device, packed=compute.packed)
-    sums = {"hint_loss": 0.0, "told_nats": 0.0, "positions": 0.0}
-    for (part, rows), counts in state.ranks.share(parts):
+
+    def loss_of(part: MicroBatch, rows: list[int]) -> tuple[torch.Tensor, float]:
         numbers = [sequences[row].turn for row in rows]
         told = [each for n in numbers for each in lessons[n].values()]
         behaviour = [batch[n].turn.logprobs[place] for n in numbers for place in lessons[n]]
         _, logprobs_N, _ = state.policy.evaluate(part, computing_in(settings))
         behaviour_N, told_N = (torch.tensor(each, device=logprobs_N.device) for each in (behaviour, told))
         loss = hint_loss(logprobs_N, behaviour_N, told_N, settings.objective.correction.ratio_cap).sum()
-        (loss / num_tokens * (state.ranks.count if counts else 0)).backward()
-        if counts:
-            sums["hint_loss"] += float(loss.detach())
-            sums["told_nats"] += float(told_N.abs().sum())
-            sums["positions"] += part.positions
-    return state.ranks.total(sums)
+        return loss, float(told_N.abs().sum())
+
+    return add_gradient(state, sequences, loss_of, ("hint_loss", "told_nats"), settings, num_tokens)
 
 
 def _news(scored: ScoredTurn, record: TurnRecord) -> dict[int, float]:
-    """Return what is told of each token beyond what was told before."""
+    """Return what words newly tell of each token: the difference from what they told before."""
     none = (0.0,) * len(scored.turn.token_ids)
     before = (scored.applied.told if scored.applied is not None else ()) or none
     found = {place: now - then for place, (now, then) in enumerate(zip(record.told or none, before, strict=True))}

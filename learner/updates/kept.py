@@ -1,7 +1,7 @@
-"""The part of a state that a checkpoint keeps: what trains and the optimizer's moments, by shards, and the small rest.
+"""The part of the state that a checkpoint keeps: trained parameters, optimizer moments, and small state.
 
-Legend of names: `weights.NAME` is a parameter, `optimizer.NAME.KEY` what the optimizer remembers of it, `teacher.NAME`
-what a teacher has in its place."""
+Legend of names: `weights.NAME` is a parameter, `optimizer.NAME.KEY` the optimizer's state for it, `teacher.NAME` the
+teacher's average of it."""
 
 from collections.abc import Sequence
 from pathlib import Path

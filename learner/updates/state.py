@@ -54,7 +54,7 @@ class LearnerState:
 
     def load_memory(self, state: dict[str, Any]) -> None:
         self.advantages.load_state_dict(state["advantages"])
-        if "influence" in state:  # of builds before there was one
+        if "influence" in state:  # earlier builds had none
             self.influence.load_state_dict(state["influence"])
         torch.set_rng_state(state["rng"])
 
@@ -67,7 +67,7 @@ class LearnerState:
         self.teacher = None
 
     def teach_by(self, settings: HintSettings) -> None:
-        """Have a teacher where words teach: one who is there, or one who begins as the policy is."""
+        """Keep a teacher while hints are taught; a new one begins with the policy's weights."""
         if not settings.weight:
             self.teacher = None
         elif self.teacher is None:

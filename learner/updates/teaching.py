@@ -1,7 +1,7 @@
-"""The part of an update in which users' own texts are taught, or taken back, beside what was sampled.
+"""The part of an update that teaches users' own texts, or takes them back.
 
-It has micro-batches of its own, after all others: which turns train is known only then, and a text is taught with its
-turn or not at all."""
+It comes after the sampled tokens, because only then is it known which turns train: a text is taught with its turn or
+not at all."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,9 @@ import torch
 from core.settings import LearnerSettings
 from learner.objective.demonstrations import likelihood_loss, weight_of
 from learner.sequences.scored import ScoredTurn, TurnRecord
-from learner.sequences.tensors import MicroBatch, apart_batches
+from learner.sequences.tensors import MicroBatch
 from learner.sequences.written import WrittenLesson, lessons_of
+from learner.updates.apart import add_gradient
 from learner.updates.state import LearnerState, computing_in
 
 
@@ -23,7 +24,7 @@ def with_texts(
     shares: Sequence[float],
     settings: LearnerSettings,
 ) -> tuple[TurnRecord, ...]:
-    """Return the records of an update, with the weight with which each turn's text stands after it."""
+    """Return the records of an update, each with the weight of its turn's text after it."""
     weight = settings.objective.demonstration_weight
     fits = (state.policy.vocabulary, state.policy.context_length) if any(s.reward.edits for s in batch) else (0, 0)
     weights = (weight_of(scored, weight, share, *fits) for scored, share in zip(batch, shares, strict=True))
@@ -40,25 +41,17 @@ def teach(
     settings: LearnerSettings,
     num_tokens: int,
 ) -> dict[str, float]:
-    """Add the gradient of the texts of what trains; return sums for the figures, of all processes.
-
-    `num_tokens`: the update's sampled tokens, by which it is divided as all other terms are."""
+    """Add the gradient of the texts of the turns that train; return sums for the figures, as `add_gradient` does."""
     trained = [(n, record) for n, record in enumerate(records) if record.dropped is None]
     lessons = [lesson for n, record in trained for lesson in lessons_of(n, batch[n], record.taught)]
     if not lessons:
         return {}
-    compute = settings.compute
-    sequences = [lesson.sequence for lesson in lessons]
-    parts = apart_batches(sequences, compute.micro_batch_tokens, settings.device, packed=compute.packed)
-    sums = {"demonstration_loss": 0.0, "taught_tokens": 0.0, "positions": 0.0}
-    for (part, rows), counts in state.ranks.share(parts):
-        loss = _loss(state, part, [lessons[row] for row in rows], settings)
-        (loss / num_tokens * (state.ranks.count if counts else 0)).backward()
-        if counts:
-            sums["demonstration_loss"] += float(loss.detach())
-            sums["taught_tokens"] += len(part.targets_N)
-            sums["positions"] += part.positions
-    return state.ranks.total(sums)
+
+    def loss_of(part: MicroBatch, rows: list[int]) -> tuple[torch.Tensor, float]:
+        return _loss(state, part, [lessons[row] for row in rows], settings), len(part.targets_N)
+
+    sequences, names = [lesson.sequence for lesson in lessons], ("demonstration_loss", "taught_tokens")
+    return add_gradient(state, sequences, loss_of, names, settings, num_tokens)
 
 
 def _loss(

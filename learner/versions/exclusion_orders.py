@@ -1,7 +1,7 @@
-"""Exclusions foreseen and ordered: which versions learned from what, and the way back to before the first of them.
+"""Orders of exclusions: which versions learned from the excluded turns, and the way back to before the first of them.
 
-The exclusion, the order to the release controller, the verdicts on candidates and the line of the audit trail are
-written together, or none of it; while that is done, no version is published and no release is made."""
+One transaction writes the exclusion, the order to the release controller, the verdicts on candidates and the line of
+the audit trail; while it runs, no version is published and no release is made."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ from core.ports.exclusions import Written
 from core.store.work import View, Work
 from learner.versions.provenance import ancestry, learned_by, turns_of
 
-_NEWEST: Final = 200  # versions among which the learner's newest is looked for, and what was abandoned
+_NEWEST: Final = 200  # versions that are searched for the learner's newest and for abandoned ones
 _TRIES: Final = 20
 _SERVES: Final = ("rollback", "promote", "pin")  # kinds of orders
 _TOOK: Final = ("seconds_reading", "seconds_updating", "seconds_publishing", "seconds_saving")
@@ -27,11 +27,11 @@ _TOOK: Final = ("seconds_reading", "seconds_updating", "seconds_publishing", "se
 class _Uses(NamedTuple):
     """What one version learned from."""
 
-    meant: set[RewardKey]  # by this exclusion
-    taken_out: set[InferenceId]  # by this one, or by those before it
+    meant: set[RewardKey]  # excluded by this exclusion
+    taken_out: set[InferenceId]  # excluded by this exclusion or an earlier one
     others: set[InferenceId]
     gone: int
-    spoken: set[UserHash]  # of its rewards
+    spoken: set[UserHash]  # who spoke of its turns
 
     @property
     def learned(self) -> set[InferenceId]:
@@ -39,10 +39,10 @@ class _Uses(NamedTuple):
 
 
 class _Stand(NamedTuple):
-    """Where releases and versions stand: what is foreseen holds while it is the same.
+    """The state of releases and versions; a plan holds while it is the same.
 
-    `goes_to` is what serves once the orders that wait are carried out, and `goes_back` says that a rollback leads
-    there, which leaves everything after it."""
+    `goes_to`: the version that serves once the waiting orders are carried out; `goes_back`: a rollback leads there, so
+    all later versions are left."""
 
     sequence: int
     newest: int
@@ -52,7 +52,7 @@ class _Stand(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What an exclusion comes to: what is shown of it, what is kept of it, and the versions that shall serve nobody."""
+    """What an exclusion changes: as it is shown, as it is stored, and the versions that are refused."""
 
     foreseen: Foreseen
     found: Findings
@@ -66,14 +66,14 @@ class OrdersOfExclusions:
         self._store, self._blobs, self._cluster, self._clock = store, blobs, cluster, clock
 
     def foresee(self, wish: Wish) -> Foreseen:
-        """Return what an exclusion would change; nothing does."""
+        """Return what an exclusion would change, and change nothing."""
         what = self._exclusion_of(wish)
         with self._store.look() as view:
             stand = self._stand(view)
         return self._planned(what, stand, {}).foreseen
 
     def order(self, wish: Wish, why: str, by: str, written: Written) -> tuple[int, Foreseen]:
-        """Exclude, and order the way back; return the number, and what changes."""
+        """Exclude turns and order the way back; return the exclusion's number, and what changes."""
         what = self._exclusion_of(wish)
         uses: dict[PolicyRef, _Uses] = {}
         known: _Stand | None = None
@@ -87,7 +87,7 @@ class OrdersOfExclusions:
                 work.releases.lock()
                 if self._stand(work) == stand:
                     return self._write(work, what, planned, why, by, written), planned.foreseen
-        raise Conflict("versions come faster than what an exclusion changes can be foreseen: pin the live one first")
+        raise Conflict("versions come faster than an exclusion can be planned: pin the live version first")
 
     def _write(self, work: Work, what: Exclusion, planned: _Plan, why: str, by: str, written: Written) -> int:
         now = self._clock.now()
@@ -99,7 +99,7 @@ class OrdersOfExclusions:
         number = work.exclusions.add(what, why, by, now, found)
         given["exclusion_id"] = str(number)
         for version in planned.refused:
-            reason = f"learned, as a version before it may have, from what exclusion {number} takes out: {why}"
+            reason = f"it or a version before it learned from turns that exclusion {number} takes out: {why}"
             work.policies.put_verdict(version, GateVerdict(action="refuse", why=reason, proposed=False))
         written(work, given)
         return number
@@ -149,9 +149,9 @@ class OrdersOfExclusions:
     # ------------------------------------------------------------------------------------------ what changes
 
     def _planned(self, what: Exclusion, stand: _Stand, uses: dict[PolicyRef, _Uses]) -> _Plan:
-        """Find where this was first learned from: on the lineage that goes on, and on what was abandoned before.
+        """Find the first versions that learned from these turns: on the lineage that goes on, and on abandoned ones.
 
-        On the former nothing else may be that was excluded before, either."""
+        The lineage that goes on must also be free of all that was excluded before."""
         with self._store.look() as view:
             selected, before = view.turns.count(what), view.exclusions.after()
         lineage = self._lineage_upon(stand)
@@ -216,9 +216,9 @@ class OrdersOfExclusions:
         before: Sequence[Excluded],
         uses: dict[PolicyRef, _Uses],
     ) -> list[PolicyRef]:
-        """Return the newest versions that are not gone on from, and learned from this, or descend from one that did.
+        """Return the newest versions outside the lineage that learned from these turns, or descend from one that did.
 
-        What an earlier exclusion left is no news."""
+        Turns that an earlier exclusion covers do not count."""
         with self._store.look() as view:
             newest = [policy for policy, _ in reversed(view.policies.newest(_NEWEST))]
         misled, found = set(() if first is None else lineage[first:]), list[PolicyRef]()
@@ -237,21 +237,21 @@ class OrdersOfExclusions:
         return None if policy is None else policy.parent
 
     def _require_some(self, what: Exclusion, selected: int, uses: Iterable[_Uses]) -> None:
-        """Raise InvalidRequest where nothing is excluded, or by somebody's name nobody."""
+        """Raise InvalidRequest where nothing is excluded, or where one of several users excludes nothing."""
         uses = list(uses)
         for user in sorted(what.users if len(what.users) > 1 or not selected else ()):
             with self._store.look() as view:
                 has_turns = view.turns.count(Exclusion(namespace=what.namespace, users=frozenset((user,))))
             if not has_turns and not any(user in each.spoken for each in uses):
-                message = f"user {user} has no turn, and spoke of none that a version learned from"
+                message = f"user {user} has no turn, and spoke of no turn that a version learned from"
                 raise InvalidRequest(message, param="users", code="nothing_excluded")
         if not selected and not any(each.meant for each in uses):
             raise InvalidRequest(
-                "no turn in the store is all of this, so nothing would be excluded", code="nothing_excluded"
+                "no turn in the store meets all of these conditions: nothing is excluded", code="nothing_excluded"
             )
 
     def _lineage_upon(self, stand: _Stand) -> list[PolicyRef]:
-        """Return the lineage of the newest version that goes on from the one that serves, or is it."""
+        """Return the lineage of the newest version that is, or descends from, the version that serves next."""
         if stand.goes_to is None:
             return []
         if stand.goes_back:
@@ -265,7 +265,7 @@ class OrdersOfExclusions:
         return ancestry(self._store, stand.goes_to)
 
     def _is_undone(self, versions: Sequence[PolicyRef]) -> bool:
-        """Return whether one of these was taken back or refused, and so nothing goes on from there."""
+        """Return whether one of these was rolled back, rejected or refused, so that nothing is built upon them."""
         with self._store.look() as view:
             states = set(view.policies.states_of(versions).values())
             verdicts = [policy.verdict for each in versions if (policy := view.policies.get(each)) is not None]
@@ -275,23 +275,23 @@ class OrdersOfExclusions:
     def _way_back(
         self, lineage: Sequence[PolicyRef], first: int, live: PolicyRef
     ) -> tuple[PolicyRef, Servable, PolicyRef | None]:
-        """Return the version that is gone back to, how soon it serves, and which one is ordered to serve, if any.
+        """Return the version to go back to, how soon it can serve, and the one that is ordered to serve, if any.
 
-        Raises Conflict where none before the first use can."""
+        Raises Conflict where no version from before the first use can serve."""
         clean, abandoned = lineage[:first], lineage[first:]
         with self._store.look() as view:
             served = set(view.releases.live_history(self._cluster))
             soon = view.files.servable(clean)
             states = view.policies.states_of(abandoned)
-        if live in clean:  # a canary's lane ends, and else only candidates go
+        if live in clean:  # a canary is rolled back; without one only candidates are refused
             return (live, NOW, live) if "canary" in states.values() else (clean[-1], soon[clean[-1]], None)
         for version in reversed(clean):
             if version in served and soon[version].servable != "lost":
                 return version, soon[version], version
-        raise Conflict("no version from before the first use of it has served and can be served again")
+        raise Conflict("no version from before the first use has served and can serve again")
 
     def _cost_of(self, abandoned: Sequence[PolicyRef]) -> tuple[int, float, dict[PolicyRef, str]]:
-        """Return the updates that made these versions, the seconds they took, and where each stands."""
+        """Return the number of updates that made these versions, the seconds they took, and each version's state."""
         with self._store.look() as view:
             made = [policy for version in abandoned if (policy := view.policies.get(version)) is not None]
             states = view.policies.states_of(abandoned)

@@ -21,7 +21,7 @@ from learner.versions.durable import PARTIAL, read_sealed, write_sealed
 from learner.versions.manifest import Manifest
 
 FORMAT: Final = 2
-_READ: Final = (1, FORMAT)  # an entry of 1 has nothing that waits to be learned again
+_READ: Final = (1, FORMAT)  # format 1 has no rewards that wait to be learned again
 _PREFIX, _SUFFIX = "journal-", ".msgpack.zst"
 
 
@@ -66,9 +66,9 @@ class Journal:
         write_sealed(self._path(entry.version), zstandard.ZstdCompressor(level=3).compress(data))
 
     def newest_first(self) -> Iterator[Entry | CheckpointError]:
-        """Yield the entries that are whole, and what is wrong with the others.
+        """Yield each entry, or the error that says why it cannot be read.
 
-        Raises ConfigError at one that a newer build wrote."""
+        Raises ConfigError at an entry that a newer build wrote."""
         for path in self._paths():
             try:
                 yield self._read(path)
@@ -96,8 +96,8 @@ class Journal:
             raise CheckpointError(f"{path}: {error}") from error
         if entry.format > FORMAT:
             raise ConfigError(
-                f"{path}: format {entry.format}, this build reads up to {FORMAT}: a newer build wrote it, and what "
-                "waits by it would be lost; let that build go on, or restore a backup that this one made"
+                f"{path}: format {entry.format}, this build reads up to {FORMAT}: a newer build wrote it, and the "
+                "rewards that wait in it would be lost; run that build, or restore a backup that this one made"
             )
         if entry.format not in _READ:
             raise CheckpointError(f"{path}: format {entry.format}, this build reads {_READ[0]} to {FORMAT}")

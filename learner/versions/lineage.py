@@ -65,7 +65,7 @@ class Lineage:
     def must_resume_from(self) -> PolicyRef | None:
         """Return the newest version that serves anybody when the newest of all may not be built upon; else None."""
         if self.live is None or self.live in self.refused:
-            return None  # what serves instead is about to be said
+            return None  # the release that names what serves instead is about to come
         if self.live not in self.versions:
             return self.live
         if not self.refused & set(self.versions):
@@ -74,7 +74,7 @@ class Lineage:
         return self.live if self.refused & set(served) else served[-1]
 
     def after_live(self) -> list[PolicyRef]:
-        """Return the versions after the live one; none where that is of another lineage."""
+        """Return the versions after the live one; none where the live one is not of this lineage."""
         return self.versions[self.versions.index(self.live) + 1 :] if self.live in self.versions else []
 
     def resumed_from(self, version: PolicyRef, ancestors: list[PolicyRef]) -> None:

@@ -1,8 +1,8 @@
-"""What operators excluded from learning, and what is learned again once a lineage goes on without it.
+"""Learning again after an exclusion: what the abandoned versions learned, without the excluded turns.
 
-The learner goes back to before the first use of what was excluded as it goes back for any other reason: releases lead
-it. What else the abandoned versions learned is then learned again, in the order in which it was decided, and before
-all that came after it."""
+The learner goes back to before the first use of an excluded turn as it goes back for any other reason, by following
+releases. The other rewards of the abandoned versions are then learned again, in the order in which they were decided,
+and before all later ones."""
 
 import logging
 import math
@@ -24,27 +24,27 @@ from learner.versions.journal import Entry
 from learner.versions.lineage import Lineage
 from learner.versions.provenance import learned_by, turns_of
 
-_AT_ONCE: Final = 500  # turns, or versions, of one query
+_AT_ONCE: Final = 500  # turns or versions in one query
 _FAILED: Final = ("refused", "unavailable", "unknown_version")
 logger = logging.getLogger(__name__)
 Drop = Callable[[InferenceId, str], None]
 
 
 class Relearning:
-    """Admits rewards to the backlog: first what is to be learned again, then what came meanwhile, then what comes.
+    """Admits rewards to the backlog: first those to be learned again, then those that came meanwhile, then new ones.
 
-    Only as much waits in the backlog as the next batch takes, so that batches come to be what they would have been."""
+    Only as many enter the backlog as the next batch takes, so that batches are what they would have been."""
 
     def __init__(self, store: Store, blobs: Blobs, backlog: Backlog, drop: Drop) -> None:
         self._store, self._blobs = store, blobs
         self._backlog, self._drop = backlog, drop
         self._ordered: list[Excluded] = []
-        self._learned = set[RewardKey]()  # that versions learned from, by what the orders found
+        self._learned = set[RewardKey]()  # excluded rewards that versions learned from, by the orders' findings
         self.heeded = 0
-        """The newest exclusion for which the lineage was looked through."""
+        """The newest exclusion for which the lineage was checked."""
         self.again = deque[Reward]()
         self.later = deque[Reward]()
-        """What came while others are learned again. Like the backlog, it is bounded."""
+        """Rewards that came while others are learned again. Like the backlog, it is bounded."""
 
     def stand_where(self, entry: Entry) -> None:
         self.again, self.later, self.heeded = deque(entry.again), deque(entry.later), entry.heeded
@@ -52,7 +52,7 @@ class Relearning:
     # ------------------------------------------------------------------------------------------ admission
 
     def admit(self, reward: Reward, most: int) -> None:
-        """Let a reward wait: behind what is to be learned again, if anything is; of these the oldest make room."""
+        """Let a reward wait, behind those that are learned again, if any; when too many wait, the oldest is dropped."""
         if not (self.again or self.later):
             self._add(reward, most)
             return
@@ -61,10 +61,10 @@ class Relearning:
             self._drop(self.later.popleft().inference_id, "backlog_full")
 
     def feed(self, settings: BatchSettings, now: datetime) -> None:
-        """Let as much of what waits here come into the backlog as the next batch takes.
+        """Move as many waiting rewards into the backlog as the next batch takes.
 
-        It makes no room there for itself, unless no batch ever came about otherwise; nor is it a rush, in which the
-        oldest were passed over."""
+        A full backlog takes none of them, unless it could make no batch without. They do not count as a rush, for
+        which the backlog passes over its oldest rewards."""
         while (waiting := self.again or self.later) and not self._backlog.is_full(settings, now):
             has_room = len(self._backlog.pending) < settings.backlog_turns
             if not has_room and self._backlog.ready_in_s(settings, now) < math.inf:
@@ -78,13 +78,13 @@ class Relearning:
                 self._drop(passed_over.inference_id, why)
 
     def refusal(self, scored: ScoredTurn) -> str | None:
-        """Return why the turn may not train, whatever is said of it now."""
+        """Return why the turn may not train, whatever its reward is; None where it may."""
         return EXCLUDED if is_excluded(scored.turn, scored.reward, self._ordered) else None
 
     # ------------------------------------------------------------------------------------------ going back
 
     def look_again(self) -> None:
-        """Look at what was excluded meanwhile."""
+        """Read the exclusions that were ordered since the last look."""
         with self._store.look() as view:
             news = view.exclusions.after(self.newest)
         self._ordered += news
@@ -92,24 +92,25 @@ class Relearning:
 
     @property
     def newest(self) -> int:
-        """The number of the newest exclusion that is known here; 0: of none."""
+        """The number of the newest known exclusion; 0: none."""
         return self._ordered[-1].exclusion_id if self._ordered else 0
 
     def is_overtaken(self, view: View) -> bool:
-        """Return whether something was excluded that is not known here."""
+        """Return whether there is an exclusion that is not known here yet."""
         return bool(view.exclusions.after(self.newest))
 
     def misled(self, rewards: Sequence[Reward]) -> str | None:
-        """Look at what is excluded by now; return why an update by these rewards serves nobody, else None."""
+        """Return why an update by these rewards may not serve, by the exclusions as they are now; None where it may."""
         self.look_again()
         excluded = self._excluded_among(rewards)
         return f"{len(excluded)} of its turns were excluded while it was made" if excluded else None
 
     def must_go_back_to(self, lineage: Lineage) -> PolicyRef | None:
-        """Look at what is excluded by now; return the version before the first that is left because of it, or refused.
+        """Return the version to go back to for new exclusions, None where there is no need.
 
-        None where nothing is left. From the live version, and from those before it, releases lead back. What an
-        exclusion finds in versions that were abandoned before it came is learned again at once."""
+        It is the one before the first version after the live one that is left because of an exclusion, or refused.
+        From the live version and those before it, releases lead back. If an exclusion names versions that were
+        abandoned before, their other rewards are learned again at once."""
         self.look_again()
         if self.newest == self.heeded or lineage.live not in lineage.versions:
             return None
@@ -124,10 +125,10 @@ class Relearning:
 
     @contextmanager
     def going_back(self, lineage: Lineage) -> Iterator[None]:
-        """Learn again what the lineage leaves behind meanwhile because of an exclusion.
+        """Learn again the versions that the lineage leaves within this context because of an exclusion.
 
-        What else is left was abandoned for a reason of its own: nobody wants it again. What waits is held against the
-        weights as they will be once all before it is learned again, and not against those that are gone back to."""
+        Other versions are left for reasons of their own and are not learned again. Rewards that wait in the backlog
+        keep their place behind all that is learned again, and are compared with the weights as they are then."""
         before, waiting = list(lineage.versions), list(self._backlog.pending.values())
         yield
         self.look_again()
@@ -138,9 +139,10 @@ class Relearning:
                 self._learn_again(again, waiting)
 
     def _left(self, chain: Sequence[PolicyRef], looked_at: Sequence[PolicyRef]) -> Sequence[PolicyRef]:
-        """Return of a line of versions those that are left because of an exclusion: from the first such one to the end.
+        """Return the end of a chain of versions that is left because of an exclusion.
 
-        It is one that an order names, or that itself learned from what is excluded, of those `looked_at`."""
+        It begins with the first version that an order names, or the first of those `looked_at` that learned from an
+        excluded turn."""
         with self._store.look() as view:
             named = {version for each in self._ordered if not _has_failed(view, each) for version in each.found.left}
         for place, version in enumerate(chain):
@@ -151,7 +153,7 @@ class Relearning:
         return []
 
     def _from_on(self, roots: set[PolicyRef]) -> list[PolicyRef]:
-        """Return these versions and all that descend from them, ascending."""
+        """Return these versions and all their descendants, in ascending order."""
         found = set(roots)
         known = list[tuple[PolicyRef, PolicyRef | None]]()
         while roots and not (known and known[-1][0] <= min(roots)):
@@ -167,7 +169,7 @@ class Relearning:
         return sorted(found)
 
     def _learn_again(self, versions: Sequence[PolicyRef], waiting: Sequence[Reward]) -> None:
-        """Let what versions had learned of others be learned again, before what waits."""
+        """Put the versions' rewards that are not excluded before those that wait, to be learned again."""
         rewards = list(learned_by(versions, self._blobs))
         excluded = self._excluded_among(rewards)
         kept = {key: reward for reward in rewards if (key := _key(reward)) not in excluded}
@@ -179,10 +181,10 @@ class Relearning:
         logger.info("%d rewards are learned again, without %d that are excluded", len(again), len(excluded))
 
     def _said_since(self, excluded: set[RewardKey]) -> dict[RewardKey, Reward]:
-        """Return the newest rewards of these turns, where later ones are not excluded.
+        """Return the newest reward of each of these turns that is later than the excluded one and not excluded itself.
 
-        They may have said the same as the excluded ones, and been passed over for that."""
-        last = dict(sorted(excluded))  # the excluded revision of each turn
+        It may have said the same as the excluded one and been passed over for that."""
+        last = dict(sorted(excluded))  # the last excluded revision of each turn
         ids, newest = list(last), dict[InferenceId, Reward]()
         for start in range(0, len(ids), _AT_ONCE):
             with self._store.look() as view:
@@ -195,7 +197,7 @@ class Relearning:
     def _excluded_among(self, rewards: Sequence[Reward]) -> set[RewardKey]:
         """Return which of the rewards are excluded.
 
-        Of turns that are gone from the store only an order that came before knows whether they are."""
+        For turns that are gone from the store, only the findings of earlier orders tell."""
         if not self._ordered:
             return set()
         turns = {turn.inference_id: turn for turn in turns_of(_ids(rewards), self._store)}
@@ -208,7 +210,7 @@ class Relearning:
 
 
 def _has_failed(view: View, excluded: Excluded) -> bool:
-    """Return whether the order to go back was refused: then what had been found still serves, and is gone on from."""
+    """Return whether the order to go back was refused: then the versions that it would have left serve on."""
     order = None if excluded.found.order_id is None else view.orders.get(excluded.found.order_id)
     return order is not None and order.error_code in _FAILED
 

@@ -1,4 +1,4 @@
-"""`onward dead-letters`: records that could not be used, for those who want to know why and to try them again."""
+"""`onward dead-letters`: shows records that could not be used, says why, and tries them again."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`onward doctor`: what a service needs, looked at one by one, and what to do where it is not as it must be."""
+"""`onward doctor`: checks one by one what a service needs, and says what to do where a check fails."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -288,7 +289,7 @@ def _engine_checks(layout: Layout, settings: Settings) -> Iterator[Check]:
             "SGLang", lambda: _interpreter(servers.python), "run `make sglang-cpu`, or set serving.sglang.python"
         )
     for url in servers.urls or _started(layout, settings):
-        yield Check(f"SGLang {url}", lambda url=url: _engine(url, settings), "start it, or mend serving.sglang.urls")  # type: ignore[misc]
+        yield Check(f"SGLang {url}", partial(_engine, url, settings), "start it, or mend serving.sglang.urls")
 
 
 def _started(layout: Layout, settings: Settings) -> list[str]:
@@ -332,14 +333,18 @@ def _engine(url: str, settings: Settings) -> str:
 
 
 def _takes_adapters(room: "AdapterRoom | None", settings: Settings) -> str:
-    """Return how a server is given versions that are adapters, where those are learned."""
-    rank = settings.learner.lora.rank
-    if not rank:
+    """Return how a server is given versions that are adapters, where the learner makes such."""
+    from serving.engines.sglang.adapters import kinds_named, room_for, why_merged
+
+    lora = settings.learner.lora
+    if not lora.rank:
         return ""
-    if room is not None and rank <= room.max_rank:
-        return f"adapters come and go by name, up to rank {room.max_rank}; "
-    why = "it runs without --enable-lora" if room is None else f"its --max-lora-rank is {room.max_rank}, not {rank}"
-    return f"each version is merged with the model and loaded whole in a pause, since {why}; "
+    wanted = room_for(settings.serving.model or SHIPPED_MODEL, lora.rank, lora.targets)
+    kinds = kinds_named(lora.targets) or (frozenset() if wanted is None else wanted.targets)
+    why = why_merged(room, lora.rank, kinds)
+    if why is None and room is not None:
+        return f"it loads adapters by name, up to rank {room.max_rank}; "
+    return f"each version is merged with the model and each pauses the server: {why}; "
 
 
 def _kafka(settings: Settings) -> str:

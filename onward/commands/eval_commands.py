@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from core.errors import ConfigError
-from onward.commands.options import DEFAULT_DIRECTORY, Directory, From, Key, Set, To, images_of, overrides_of
+from onward.commands.options import (
+    DEFAULT_DIRECTORY,
+    Directory,
+    From,
+    Key,
+    Set,
+    To,
+    images_of,
+    overrides_of,
+    refuse_beside,
+)
 
 if TYPE_CHECKING:
     from serving.evals.cases import Review
@@ -184,11 +194,11 @@ def mine_suite(
     namespace: Annotated[str | None, Parameter(help="Only sessions of this namespace.")] = None,
     purpose: Annotated[
         list[str] | None,
-        Parameter(negative="", help="A purpose for which turns were processed that allows it; may be repeated."),
+        Parameter(negative="", help="Also take turns that were processed for this purpose; may be repeated."),
     ] = None,
     tasks: Annotated[
         list[Path] | None,
-        Parameter(negative="", help="A folder of tasks that agents' sessions may have begun from; may be repeated."),
+        Parameter(negative="", help="A folder of tasks in which agents may have worked; may be repeated."),
     ] = None,
     base: Base = None,
     images: Images = IMAGES,
@@ -196,10 +206,10 @@ def mine_suite(
 ) -> None:
     """Draft a case of each session whose last answer was good: its request, and what the user kept as the solution.
 
-    A session of an agent with tools becomes the draft of a task: what it changed is the solution, and the commands that
-    it ran are the tests. Nothing of a session is taken of which any turn may not be learned from or stored. No run asks
-    a draft, but what resembles its solution is not trained on from now on, where the service keeps the suite out.
-    Prints the files, and why there is no draft of the other sessions."""
+    A session of an agent with tools becomes the draft of a task: what the agent changed is the solution, and the
+    commands that it ran are the tests. A session is skipped if any of its turns may not be learned from or stored. No
+    run asks a draft, but if the service keeps the suite out of training, nothing that resembles its solution is trained
+    on from now on. Prints the files, and why there is no draft of the other sessions."""
     from onward.output import show_json
     from onward.replays.suites.mining import DraftFilter, mine
 
@@ -246,33 +256,37 @@ def accept_draft(
     ] = None,
     group: Annotated[str | None, Parameter(help="The case's group.")] = None,
     sessions: Annotated[
-        Path | None, Parameter(help="The service's directory, which says if the session may still be used.")
+        Path | None, Parameter(help="The service's directory, to check that the session may still be used.")
     ] = None,
     test: Annotated[
         list[int] | None,
-        Parameter(negative="", help="Of an agent's work: a command that is a test, by its number; may be repeated."),
+        Parameter(negative="", help="For an agent's work: the number of a command that is a test; may be repeated."),
     ] = None,
     state: Annotated[
-        Path | None, Parameter(help="Of an agent's work: the folder of a task from whose environment it began.")
+        Path | None, Parameter(help="For an agent's work: the folder of the task in whose environment it began.")
     ] = None,
-    workdir: Annotated[str, Parameter(help="Where in it the work lies.")] = "/app",
+    workdir: Annotated[str, Parameter(help="With --state: the folder of the work in that environment.")] = "/app",
     set_: Set = None,
 ) -> None:
     """Make a draft a case of the suite.
 
-    A checker that finds the draft's own solution wrong is refused. An agent's work has none: it becomes a task, whose
-    tests are the commands that it ran."""
+    A checker that finds the draft's own solution wrong is refused. An agent's work takes no checker: it becomes a task,
+    and the commands that the agent ran are its tests."""
     from onward.wiring.foundation import open_foundation
     from onward.wiring.suites.usable import unusable_in
     from serving.evals.drafts.deciding import TaskEdit, accept, accept_task
     from serving.evals.drafts.tasks import state_of
 
+    if checker is not None:
+        refuse_beside("--checker", {"--test": test, "--state": state})
     if sessions is None:
         if checker is None:
-            raise ConfigError("--checker, or for an agent's work --sessions DIR: say how the draft becomes a case")
+            raise ConfigError("give --checker, or for an agent's work --sessions DIR")
         print(accept(directory, name, checker, _review(), group))
         return
     began = None if state is None else state_of(state, workdir)
+    if state is not None and began is None:
+        raise ConfigError(f"--workdir: {workdir}: name the folder below / in which the work lies")
     edit = TaskEdit(None, None if test is None else tuple(test), group, began)
     with closing(open_foundation(sessions, overrides_of(set_))) as source:
         unusable = unusable_in(source)

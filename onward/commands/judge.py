@@ -1,4 +1,4 @@
-"""`onward judge agreement`: what the judge said of turns beside what became of them."""
+"""`onward judge agreement`: compares the judge's votes on turns with their outcomes."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`onward rewards`: the stream of rewards as it comes, and the story of one turn."""
+"""`onward rewards`: shows rewards as they come, and the story of one turn."""
 
 import json
 import sys

@@ -1,7 +1,7 @@
 """What targets are told: the alerts of Prometheus' Alertmanager, as its webhooks have them (version 4) and its API v2.
 
-An alert has an alarm's names, its meaning, what to do and its figures: nothing that anybody said, and no names of
-clients' tools."""
+An alert has an alarm's names, its meaning, advice and figures, but nothing that users said and no names of clients'
+tools."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""One request that tells a target of an alert: signed, with a key by which whoever gets it twice knows that it is one.
+"""One request that tells a target of an alert: signed, with an idempotency key for a target that gets it twice.
 
 The signature is that of Standard Webhooks (https://www.standardwebhooks.com): `v1,` and the base64 of the HMAC-SHA256
 of `id.seconds.body`."""

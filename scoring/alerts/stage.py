@@ -1,9 +1,9 @@
 """The notifier: tells targets of alarms that open and close, each change once, whoever raised the alarm.
 
-The store knows what was told, so a process that was killed goes on where it was. Between an answer and the note of it
-it may be killed, too: then the same request comes again, with the same key. Each target has waits of its own, and one
-that hangs delays neither whoever raises alarms nor, for longer than its `timeout_s`, the others. A target that does not
-answer is no fault of the stage, which is `ok` meanwhile; metrics and the log tell of it."""
+The store says what was told, so a process that was killed goes on where it was. If it is killed after a target answered
+and before this is noted, the same request is sent again with the same key. Each target has its own waits; one that
+hangs never delays whoever raises alarms, and delays the other targets by at most its `timeout_s`. If a target does not
+answer, the stage stays `ok`; metrics and the log tell of it."""
 
 import asyncio
 import logging

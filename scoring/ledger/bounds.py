@@ -1,10 +1,10 @@
-"""Bounds on what the ledger keeps: how much is heard of one thing, and how much of each word and text.
+"""Bounds on what the ledger keeps: how many outcomes of one turn or session, and how much of each text.
 
-Each outcome decides what it is about again: a turn, or all turns of a session. So what one costs grows with all that
-was heard before, and what all of them cost with its square; and each reward names the outcomes that moved it. Whoever
-may report may report as often as she likes. What is beyond a bound is in the log and in the stories of turns, and
-counts in no reward (`onward_scorer_oddities{reason="too_many"}`). The bounds are a matter of the log's order alone, so
-whoever scores it again comes to the same."""
+Each outcome makes the scorer decide its turn again, or all turns of its session. So the cost of one outcome grows with
+the number of earlier ones, and the cost of all with its square; and each reward names the outcomes that moved it. A
+user may report as often as she likes. Outcomes beyond a bound are in the log and in the stories of turns, but count in
+no reward (`onward_scorer_oddities{reason="too_many"}`). The bounds depend only on the order of the log, so scoring it
+again gives the same result."""
 
 from collections.abc import Iterable
 from typing import Final

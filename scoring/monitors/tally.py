@@ -1,7 +1,7 @@
-"""What is known of a measure over the turns of a window, in sums that turns are added to and taken from.
+"""Statistics of a measure over the turns of a window, from sums to which turns are added and from which they are taken.
 
-The sums are whole numbers, of which nothing is lost by rounding: they depend on the turns that are there, and neither
-on their order nor on what was there before. So a window that moved on says what one that is made anew says."""
+The sums are integers, so nothing is lost by rounding: they depend only on the turns in the window, not on their order
+or on earlier turns. So a window that moved gives the same figures as one that is made anew."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -45,7 +45,7 @@ _NOTHING = Summary(0, 0.0, 0.0, 0.0)
 
 
 class Sums:
-    """Sums over turns. One whose methods raised is of no use any more."""
+    """Sums over turns. After an exception in a method they must not be used any more."""
 
     def add(self, turns: Iterable[WatchedTurn]) -> None:
         self._change(turns, 1)
@@ -114,7 +114,7 @@ class Tally(Sums):
 
 
 class Totals(Sums):
-    """The sums of what turns have of each name."""
+    """The sum over all turns, for each name."""
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
@@ -135,7 +135,7 @@ class Totals(Sums):
 
 
 class Products(Sums):
-    """The sums of a pair of measures, of which their correlation is made."""
+    """The sums of a pair of measures from which their correlation follows."""
 
     def __init__(self, pair: Pair) -> None:
         self._pair = pair

@@ -1,8 +1,8 @@
-"""A small classifier that tells sessions of one side from those of the other by their form, and what gives them away.
+"""A small classifier that tells simulated sessions from others by their form, and the features that give them away.
 
-It is a logistic regression with a ridge, fitted by gradient descent on the features that differ most. How well it
-tells is measured on sessions that it was not fitted on: the area under the curve (AUC), which is the chance that of one
-session of each side it names the right one. Folds hold all sessions of a user together, who would recognise himself.
+It is a ridge logistic regression, fitted by gradient descent on the features that differ most. Its quality is measured
+on held-out sessions as the area under the curve (AUC), the chance that it ranks two sessions of different sides
+correctly. A fold holds all sessions of a user, since one session of a user resembles another.
 
 Legend: N sessions, F features."""
 

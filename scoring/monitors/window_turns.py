@@ -1,4 +1,4 @@
-"""The turns of a window and what was measured of them, once, however often they are compared."""
+"""The turns of a window, with the measures of them, each computed once."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
@@ -56,9 +56,9 @@ class WindowTurns(Sequence[WatchedTurn]):
 
 
 class MovedTurns(WindowTurns):
-    """The turns of a window that moved on: sums of those before go on where most turns are the same.
+    """The turns of a window that moved: it takes over the earlier window's sums where most turns are the same.
 
-    Sums belong to one of them, and are always of its turns: who goes on with them takes them away."""
+    Sums always belong to one window, and the earlier one loses them."""
 
     def __init__(self, turns: Sequence[WatchedTurn] = (), before: "MovedTurns | None" = None) -> None:
         super().__init__(turns)

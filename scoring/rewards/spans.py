@@ -1,9 +1,9 @@
-"""The parts of a reward that speak of some of a turn's tokens: credits, hints, and the text that a user wrote instead.
+"""The parts of a reward that are about some of a turn's tokens: credits, hints, and the text that a user wrote instead.
 
-An outcome speaks of the tokens of its target, and one with edits of each token by what became of it; any other speaks
-of the whole turn. A token's credit is what the turn would be worth if all that speaks of that token, and nothing else,
-had been said: outcomes as their names' aggregations have it, defaults, effort and faults, clipped as a whole turn's
-worth is. Where all tokens would get the turn's own value there are no credits."""
+An outcome is about the tokens of its target; with edits, it says of each token whether it was kept; any other outcome
+is about the whole turn. A token's credit is what the turn would be worth if only that had been said which is about this
+token: outcomes by their aggregations, defaults, effort and faults, clipped as for a whole turn. If all tokens would get
+the turn's own value, there are no credits."""
 
 import math
 from bisect import bisect_right

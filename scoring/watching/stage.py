@@ -4,7 +4,7 @@ It is a reader without a group: at a start the windows are filled again from the
 longer has is too old to matter, so retention need not wait for it. The store has what must outlive that: references,
 and which alarms are open.
 
-A turn is ripe by the time of rewards, not by the wall clock: a scorer that stands still drops no turns."""
+A turn ripens by the time of rewards, not by the wall clock, so no turns are lost while the scorer is stopped."""
 
 import logging
 import time

@@ -2,12 +2,12 @@
 
 The latest simulated turns and the latest of production have windows of their own, too.
 
-As many turns as a window holds wait to ripen, spread over the time that they need: memory does not grow with traffic,
-and which turns are among them does not depend on their outcomes.
+As many turns as a window holds wait to ripen, spread over the time that this takes. So memory does not grow with
+traffic, and which turns wait does not depend on their outcomes.
 
-No user has more than a fifth of a window, of what waits to ripen, or of the reference. Monitors say nothing of fewer
-than five users, so else one who asks much would have them look away. Monitors of the users themselves look at ripe
-turns of which any number may be one user's."""
+No user has more than a fifth of a window, of the turns that wait to ripen, or of the reference. Without this bound one
+busy user could keep the monitors silent, which say nothing of fewer than five users. Monitors of the users themselves
+look at ripe turns without this bound."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,12 +25,12 @@ from scoring.watching.turns import WatchedTurns
 
 
 class Held:
-    """The turns of one window: by id, oldest first, and so few of each user that others are heard as well.
+    """The turns of one window, by id, the oldest first, with a bound on the turns of one user.
 
     It holds its turns in `turns`, and releases those that it drops."""
 
     def __init__(self, turns: WatchedTurns, most: int, *, of_one: int | None = None) -> None:
-        """`most`: how many it holds; `of_one`: how many may be one user's, a fifth where it is not said."""
+        """`most`: how many turns it holds; `of_one`: how many of them may be one user's, by default a fifth."""
         self._turns, self._most = turns, most
         self._of_one = most // LEAST_UNITS if of_one is None else of_one
         self._ids: deque[InferenceId] = deque()
@@ -43,7 +43,7 @@ class Held:
         return iter(self._ids)
 
     def add(self, turn: WatchedTurn) -> None:
-        """Add the newest turn, and drop the user's oldest where the window holds too many of hers."""
+        """Add the newest turn; if its user now has too many in the window, drop that user's oldest."""
         turn = self._turns.hold(turn)
         self._ids.append(turn.inference_id)
         own = self._of_user.setdefault(turn.unit, deque())
@@ -53,7 +53,7 @@ class Held:
             self._turns.release(own.popleft())
 
     def shorten(self, before_s: float = float("-inf")) -> None:
-        """Drop the oldest turns: those that are too many, and those from before a time."""
+        """Drop the oldest turns: those beyond the bound, and those from before a time."""
         while self._ids and (len(self._ids) > self._most or self._turns[self._ids[0]].at_s < before_s):
             oldest = self._ids.popleft()
             unit = self._turns[oldest].unit

@@ -1,11 +1,11 @@
-"""The host of one engine: makes it what the release controller wants of it, and says how it is.
+"""The host of one engine: brings it to the versions that the release controller wants, and reports its state.
 
     target (store) ──► load what is to be held ──► switch to what is to serve ──► unload the rest ──► status (store)
 
-Level-triggered: each round compares what is with what is wanted, so that a host that was killed at any point, or an
-engine that was started again behind its back, is put right by the next round. One thing is done in a round, and said.
-Loading and switching take as long as the weights are large: loading has a thread of its own, and the heart goes on
-beating through both.
+Level-triggered: each round compares the state with what is wanted. So the next round puts everything right after the
+host was killed at any point, or the engine was restarted without the host knowing. A round does one thing and reports
+it. Loading and switching take long for large weights: loading has a thread of its own, and heartbeats go on during
+both.
 """
 
 import logging
@@ -163,7 +163,7 @@ class EngineHost(Stage):
             trace_version(version, "load", began_at, self._clock.now(), self._engine.name)
         found = self._engine.loaded().get(version)
         if found is None:
-            raise EngineUnavailable(f"version {version} was loaded, and the engine has it no longer")
+            raise EngineUnavailable(f"version {version} was loaded, but the engine no longer has it")
         if found != policy.digest:
             raise WeightsError(f"version {version}: loaded digest {found}, published {policy.digest}")
         began_s = self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""The other hosts of the fleet, as far as they give weights."""
+"""Finds the other hosts of the fleet from which this one can fetch weights."""
 
 import logging
 from datetime import timedelta

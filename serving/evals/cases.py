@@ -92,14 +92,14 @@ class Draft(CheckerEntry):
     why: str | None = None
     review: Review | None = None
     work: AgentWork | None = None
-    """Of an agent's session with tools: it becomes a task."""
+    """An agent's work, where the session has any: the draft then becomes a task."""
 
     @property
     def asked(self) -> str:
         return _asked(self.messages)
 
     def kept_out(self) -> dict[str, str]:
-        """Return what must not be learned of it: its solution, or each change of an agent's work."""
+        """Return what is kept out of training: the solution, or each change of an agent's work."""
         if self.work is None:
             return {f"{DRAFTS}/{self.name}": self.solution}
         return {f"{DRAFTS}/{self.name}: {at}": each.text for at, each in enumerate(self.work.changes, 1)}

@@ -1,8 +1,8 @@
-"""A candidate's scores less the live version's, case by case: what both find hard does not blur the difference.
+"""The paired comparison of a candidate with the live version: scores on the same cases, so hard cases add no noise.
 
-The mean is weighted as cases are. The error is that of the differences, with two cases added to them: one that tells
-nothing, and one of which half speaks for each side (Agresti & Min 2005, "Simple improved confidence intervals for
-comparing matched proportions"). So a few cases in which both did alike are no proof that they are alike.
+The mean uses the cases' weights. The error is that of the differences, with two cases added: one without a difference,
+and one that counts half for each side (Agresti & Min 2005, "Simple improved confidence intervals for comparing matched
+proportions"). So a few cases with equal scores do not prove that both are equal.
 """
 
 import math

@@ -11,7 +11,7 @@ from core.network.chat_endpoint import SHOWN, ChatEndpoint, NoAnswer, text_of
 from serving.evals.cases import CannotRun, Case
 
 _HEADERS = {"x-onward-learn": "false"}
-"""A header for an endpoint that is Onward itself: nothing is learned from the request."""
+"""Tells an endpoint that is Onward itself to learn nothing from the request."""
 _VERSION = "x-onward-policy-version"
 _TOO_LONG = ("context_length_exceeded", "maximum context length")  # the code of OpenAI and of Onward, and vLLM's words
 

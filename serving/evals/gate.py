@@ -1,10 +1,10 @@
 """The evaluation gate: refuse a candidate, hold it for a person, or let it pass, and say why.
 
-refuse   shown to be worse than the live version, over all cases and not within the margin, or in a group of them
-hold     some case could not run; or half of a group is lost, in too few cases to show it; or the cases cannot tell: too
-         few of them for the margin, as a rule
-pass     shown to be no worse than by the margin; for one of 5% that takes 31 cases at least, all alike; groups that are
-         too small to refuse anything are named
+refuse   shown to be worse than the live version: in a group, or over all cases and perhaps by more than the margin
+hold     some case could not run; or half of a group is lost, in too few cases to show it; or the cases cannot tell,
+         mostly because they are too few for the margin
+pass     shown not to be worse by more than the margin; for one of 5% that takes at least 31 cases, all with equal
+         scores; groups that are too small to refuse anything are named
 """
 
 import asyncio

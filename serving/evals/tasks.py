@@ -12,7 +12,7 @@ from blake3 import blake3
 from core.errors import ConfigError
 
 PARTIAL = ".partial"
-"""How the name of a folder ends that is being written: what is in it counts for nothing yet."""
+"""The suffix of a folder that is still being written, and is not read yet."""
 _SETTINGS, _INSTRUCTION, _SOLUTION = "task.toml", "instruction.md", "solution"
 _MOST_BYTES = 4 << 20  # of a solution's texts: each of their words is held in memory
 

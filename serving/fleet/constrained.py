@@ -1,9 +1,9 @@
-"""The grammar of an answer that a remote engine samples, followed token by token: its masks are made again here.
+"""Computes the masks of an answer that a remote engine samples by a grammar, token by token.
 
-A remote engine tells no masks. What a grammar, the tokens and the library's version make of them is the same
-everywhere, so their digest is recorded for the learner as if the engine had told it; a token that they do not allow
-shows that the engine's masks were others. Of an engine with another version of the library, or an unknown one, nothing
-is recorded: its masks may be others though every token is allowed by both."""
+A remote engine does not report its masks. They follow from the grammar, the tokens and the library's version, so their
+digest is computed here and recorded for the learner; a token that the masks do not allow shows that the engine used
+other masks. If the engine has another version of the library, or an unknown one, nothing is recorded: its masks may
+differ even if both allow every token."""
 
 from functools import partial
 

@@ -152,7 +152,7 @@ class FleetPolicy:
 
     async def _attempt(self, replica: Replica, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         self._loop = asyncio.get_running_loop()
-        version = request.version or replica.serving  # the answer ends with what it is routed to, if that has a name
+        version = request.version or replica.serving  # if it has a name, the whole answer is of this version
         name = None if version is None else replica.names.get(version)
         named = None if version is None or name is None else NamedVersion(name, version)
         generation, outcome = self._engines.generation(replica.url, request, named), "hung_up"

@@ -19,7 +19,7 @@ class Replica:
     pinnable: frozenset[PolicyRef]
     avoid: frozenset[PolicyRef] = frozenset()
     llguidance: str = ""
-    names: Mapping[PolicyRef, str] = field(default_factory=dict)  # of versions that the engine is asked for by name
+    names: Mapping[PolicyRef, str] = field(default_factory=dict)  # of the versions that the engine serves by name
 
     @property
     def is_open(self) -> bool:

@@ -1,4 +1,4 @@
-"""Which candidate is next, and what becomes of the others."""
+"""Chooses the next candidate, and decides what happens to the others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""Cases, between the sanity gate and users: a suite, asked of a candidate and of the live version at the same time.
+"""The gate of eval cases, after the sanity gate: it asks a suite of a candidate and of the live version.
 
-The candidate is asked where a canary would be, before anybody is assigned to it. What is lost with an engine is asked
-again once one is back; what the suite's time does not suffice for holds the candidate: nothing passes by silence.
+The candidate answers where a canary would, before any user is assigned to it. Answers that were lost with an engine are
+asked for again once one is back. If the suite's time runs out, the candidate is held: unanswered cases never pass.
 """
 
 import asyncio

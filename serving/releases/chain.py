@@ -123,7 +123,7 @@ class Chain:
 
 
 def _check(view: View, releases: Sequence[Release]) -> None:
-    """Require of each step that it may follow the one before. Raises Conflict for what was refused."""
+    """Check that each release may follow the one before. Raises Conflict, also for a refused version."""
     states = view.policies.states_of([release.version for release in releases])
     for release in releases:
         if release.state in ("canary", "live") and states.get(release.version) in ("candidate", "superseded"):
@@ -137,7 +137,7 @@ def _check(view: View, releases: Sequence[Release]) -> None:
 
 
 def _require_not_refused(view: View, version: PolicyRef) -> None:
-    """Raise Conflict where a version was refused since its controller looked, as by who excludes turns."""
+    """Raise Conflict if a version was refused after the controller read its state, as an exclusion does."""
     policy = view.policies.get(version)
     if policy is not None and policy.verdict is not None and policy.verdict.action == "refuse":
         raise Conflict(f"version {version} was refused meanwhile: {policy.verdict.why}")

@@ -1,4 +1,4 @@
-"""The sanity gate: milliseconds, for every version, before it may serve."""
+"""The sanity gate: a check of milliseconds that every version must pass before it serves."""
 
 import math
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""Which published weights are kept: all of the newest, and of what is older fewer and fewer.
+"""Decides which published weights are kept: all of the newest, and fewer the older they are.
 
-What is not kept can be made again by the learner, as long as that knows how (`core.store.operators.version_files`)."""
+The learner can make others again while it has what it needs for that (`core.store.operators.version_files`)."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Keeping:
-    """Lets weights go, and tells the store what there is."""
+    """Deletes weights, and tells the store which are left."""
 
     def __init__(
         self, store: Store, weights: Weights, settings: VersionSettings, clock: Clock, *, cluster: str

@@ -1,8 +1,8 @@
-"""Versions that computed no finite numbers for somebody's request: asked of their own probe before anything is done.
+"""Versions whose output for a request was not finite: they are probed before anything is done.
 
-One user's prompt, or one user's settings, must not take a good version from everybody. So such a turn counts against no
-version. It raises a doubt, which goes to the engines with their targets; they compute the version's probe, and only a
-version that fails it on every engine that has it is taken back.
+One user's prompt or settings must not take a good version from everybody, so such a turn does not count against the
+version. It raises a doubt, which the engines get with their targets; they compute the version's probe, and only a
+version that fails it on every engine that has it is rolled back.
 """
 
 import logging

@@ -11,9 +11,9 @@ from serving.rendering.vocabulary import Vocabulary
 
 
 class TokenPlaces:
-    """The places of one answer's characters among its tokens. Nothing is decoded before somebody asks.
+    """Finds the tokens of an answer's characters. Nothing is decoded before somebody asks.
 
-    Tokens whose bytes are part of one character hold it together."""
+    Where the bytes of a character are spread over several tokens, it belongs to all of them."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -24,13 +24,13 @@ class TokenPlaces:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, pieces: Sequence[bytes]) -> None:
-        """Add tokens by the bytes that each says."""
+        """Add tokens, each by its bytes."""
         self._pieces += pieces
 
     def take(self, start: int, end: int) -> TokenRange | None:
-        """Return the tokens of characters [start, end) which no range before has; None where one had them all.
+        """Return the tokens of characters [start, end) that no earlier range took; None where all were taken.
 
-        Ranges are taken in order."""
+        Ranges must come in order."""
         self._decode()
         first = self._taken
         while first < len(self._ends) and self._ends[first] <= start:
@@ -40,7 +40,7 @@ class TokenPlaces:
         while first > self._taken and self._is_within[first - 1] and self._ends[first - 1] == start:
             first -= 1
         last = first
-        while self._ends[last] < end and last < len(self._ends) - 1:  # a cut character at the end is of no token
+        while self._ends[last] < end and last < len(self._ends) - 1:  # no token has all of a cut character at the end
             last += 1
         self._taken = last + 1
         return TokenRange(start=first, end=last + 1)

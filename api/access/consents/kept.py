@@ -1,4 +1,4 @@
-"""The kept consents as requests hear of them: this process knows those of whoever spoke lately, and looks for news."""
+"""The consents that requests obey: this process caches those of recent users and sessions, and looks for changes."""
 
 import asyncio
 from collections import OrderedDict
@@ -12,15 +12,15 @@ from core.ports import Store
 from core.telemetry import UNHEARD_CONSENTS
 
 LOOK_S: Final = 1.0
-"""How often it is looked: what is said at one replica holds so soon at all."""
+"""The seconds between two looks: a change at one replica holds at all of them after so long."""
 NOTHING: Final = Consent(learn=False, store=False)
 """What is allowed while nobody can tell."""
-_KNOWN: Final = 100_000  # subjects that are remembered
-_NEWS: Final = 1000  # changes that are heard at one look
+_KNOWN: Final = 100_000  # cached subjects
+_NEWS: Final = 1000  # changes of one query
 
 
 class KeptConsents(Looking):
-    """The consents of one process, on one event loop; within its context it hears what changes.
+    """The cached consents of one process, on one event loop; within its context it looks for changes.
 
     Where nobody has ever said anything, nothing is looked up. While the store does not answer, what was heard holds,
     and a subject of which nothing was heard allows nothing: what is stored or learned cannot be called back as
@@ -49,12 +49,12 @@ class KeptConsents(Looking):
         return allowed
 
     async def look(self) -> None:
-        """Hear what changed. Raises StoreUnavailable."""
+        """Read all changes. Raises StoreUnavailable."""
         while await self._hear():
             pass
 
     async def _hear(self) -> bool:
-        """Hear some changes; return whether there may be more."""
+        """Read some changes; return whether there may be more."""
         if self._revision is None:
             self._revision = await asyncio.to_thread(self._newest)
             return False

@@ -1,11 +1,11 @@
 """The taking back of rewards: who withdraws consent to learning withdraws it from turns of before, too.
 
-Of each of the subject's turns an outcome says so in the log, and the scorer makes its reward void, as for any turn of
+For each turn of the subject an outcome in the log says so, and the scorer makes its reward void, as for any turn of
 which nothing may be learned: the learner then takes back what the turn taught. The learner also asks the store itself
-before each batch, so nothing depends on how soon this comes. A withdrawal stands in the store as one to take back until
-all is done, so another process goes on where one died; the ids of outcomes follow from the turns', so what two of them
-say counts once. Namespaces take turns, and whoever has no turns costs one probe of an index, so that nobody who
-withdraws in the name of many keeps others waiting."""
+before each batch, so nothing depends on how soon this comes. The store marks a withdrawal until all is taken back, so
+another process goes on where one died; an outcome's id follows from its turn's, so what two processes say counts once.
+Nobody who withdraws in the name of many users keeps others waiting: namespaces take turns, and a subject without any
+turns costs one probe of an index."""
 
 import asyncio
 import heapq
@@ -24,22 +24,22 @@ from core.ports import Clock, EventLog, Store
 from core.reward_spec.roles import CONSENT_WITHDRAWN
 
 LOOK_S: Final = 10.0
-"""How long after the first look at a withdrawal the second one comes, for turns that were on their way when their user
-withdrew; each further one comes after twice as long. As often it is looked for withdrawals that others left undone."""
+"""The seconds between the first and the second look at a withdrawal, for turns that were on their way when the user
+withdrew; each further pause is twice as long. It is also the pause between looks for new withdrawals."""
 SETTLED_S: Final = 120.0
-"""How long after a withdrawal turns of before may still come to the store."""
+"""How long after a withdrawal earlier turns may still reach the store."""
 _AT_ONCE: Final = 500  # turns
 _WITHDRAWALS: Final = 100  # that are looked at together
-_MOST_WAITING: Final = 50_000  # withdrawals that are remembered; others wait in the store
+_MOST_WAITING: Final = 50_000  # withdrawals in memory; others wait in the store
 
 
 @dataclass(slots=True)
 class _Withdrawal:
     kept: KeptConsent
     wait_s: float
-    """How long after the next look the one behind it comes."""
+    """The pause between the next look and the one after it."""
     said: set[InferenceId] = field(default_factory=set)
-    """Turns of which the log says it, and perhaps not yet the store."""
+    """Turns whose withdrawal is in the log, and perhaps not in the store yet."""
 
 
 class _Queue:
@@ -53,13 +53,13 @@ class _Queue:
         return len(self._known)
 
     def put(self, withdrawal: _Withdrawal, due_s: float) -> None:
-        """Have a withdrawal wait until then, in place of any former one of its subject."""
+        """Have a withdrawal wait until `due_s`, in place of an earlier one of its subject."""
         kept = withdrawal.kept
         self._known[kept.subject] = withdrawal
         heapq.heappush(self._waiting.setdefault(kept.subject.namespace, []), (due_s, kept.revision, kept.subject))
 
     def take(self, now_s: float, limit: int) -> list[_Withdrawal]:
-        """Return withdrawals that are due, one of each namespace after another; they wait no more."""
+        """Remove and return withdrawals that are due, at most `limit`, one from each namespace in turn."""
         taken: list[_Withdrawal] = []
         while len(taken) < limit and (due := [name for name, each in self._waiting.items() if each[0][0] <= now_s]):
             for namespace in islice(due, limit - len(taken)):
@@ -72,7 +72,7 @@ class _Queue:
         return min((each[0][0] for each in self._waiting.values()), default=float("inf"))
 
     def _next(self, namespace: Namespace) -> _Withdrawal | None:
-        """Return the first of a namespace, or None if its subject has said something else since."""
+        """Remove and return the first withdrawal of a namespace; None if its subject's consent has changed since."""
         waiting = self._waiting.pop(namespace)
         _, revision, subject = heapq.heappop(waiting)
         if waiting:
@@ -90,10 +90,10 @@ class TakingBack(Looking):
         super().__init__(LOOK_S, "rewards of turns whose users withdrew are taken back later")
         self._log, self._store, self._clock = log, store, clock
         self._queue = _Queue()
-        self._heard = 0  # the revision up to which withdrawals were heard
+        self._heard = 0  # the revision up to which withdrawals were read
 
     async def begin(self) -> None:
-        """Begin at once, while the service starts: there may be much to take back."""
+        """Look as soon as the context is entered, and not before: there may be much to take back."""
         self.hasten()
 
     async def look(self) -> None:
@@ -102,7 +102,7 @@ class TakingBack(Looking):
             self.hasten()
 
     async def take_back(self) -> None:
-        """Look at the withdrawals that are due, at most so many of them. Raises StoreUnavailable, LogUnavailable."""
+        """Look at some of the withdrawals that are due. Raises StoreUnavailable, LogUnavailable."""
         await self._hear()
         due = self._queue.take(time.monotonic(), _WITHDRAWALS)
         try:
@@ -127,7 +127,7 @@ class TakingBack(Looking):
         again: list[_Withdrawal] = []
         for withdrawal in due:
             kept = withdrawal.kept
-            if kept.revision not in have_turns:  # another process was here, or the subject has said something else
+            if kept.revision not in have_turns:  # another process took it back, or the consent has changed
                 continue
             all_told = not have_turns[kept.revision] or await self._tell(withdrawal)
             if all_told and self._is_settled(kept):
@@ -141,7 +141,7 @@ class TakingBack(Looking):
             withdrawal.wait_s *= 2
 
     async def _tell(self, withdrawal: _Withdrawal) -> bool:
-        """Say of each turn of before that it may teach no more; return whether all of them had been told."""
+        """Write an outcome for each turn that may no longer teach; return whether all of them had one already."""
         kept, said, nothing_new = withdrawal.kept, withdrawal.said, True
         after: InferenceId | None = None
         while turns := await asyncio.to_thread(self._turns, kept, after):

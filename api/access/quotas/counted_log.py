@@ -1,6 +1,6 @@
-"""The log as requests write to it: the bytes of each record count on the quotas of whoever sent it.
+"""The log as requests write to it: the bytes of each record count against the sender's quotas.
 
-That is all that rests of a request: words, and whatever else it holds that the model is never shown."""
+They count all that is stored of a request, also what the model is never shown."""
 
 from api.access.identity import Identity
 from api.access.quotas.admission import Quotas

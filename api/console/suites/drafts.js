@@ -43,7 +43,7 @@ function decision({ state: kind, decision: { by, at: when, why, checker, group }
 
 const MEANING = {
   accept: "It becomes a case of the suite. A checker that finds the answer above wrong is refused.",
-  task: "It becomes a task of the suite, whose tests are the chosen commands. Refused where the session may not be used any more.",
+  task: "It becomes a task of the suite, whose tests are the chosen commands. Refused if the session may no longer be used.",
   reject: "It is put aside and not drafted again; its session may be learned from.",
 };
 const BACK = {
@@ -98,7 +98,7 @@ function form(draft) {
       ordering("reject", "rollback", rejecting(draft, null))));
 }
 
-/** The form of an agent's work: its request in a person's words, and which of its commands are tests. */
+/** The form for an agent's work: what is asked, and which of its commands are tests. */
 function taskForm(draft, boxes) {
   const asked = make("textarea", "");
   asked.id = "instruction";
@@ -117,8 +117,8 @@ function taskForm(draft, boxes) {
 }
 
 const DOUBTS = {
-  no_result: "nobody was told what came of it", no_exit_status: "its result does not say how it ended", network: "it asks for a network",
-  destructive: "it may destroy something", of_its_machine: "it hangs on its machine", hides_its_end: "the shell hides how it ended",
+  no_result: "its result is not in the log", no_exit_status: "its result states no exit code", network: "it needs a network",
+  destructive: "it may destroy something", of_its_machine: "it depends on the machine", hides_its_end: "the shell hides how it ended",
   no_test: "it tests nothing", failed: "it failed", changed_since: "files were changed since", tests_changed: "the session changed tests",
   of_a_helper: "a helper ran it", secret: "it holds a secret",
 };
@@ -129,14 +129,14 @@ function commandLine({ command, doubt, failed_before: failed, chosen }, place) {
   box.value = String(place + 1);
   box.checked = chosen && !doubt;
   box.disabled = Boolean(doubt);
-  const more = doubt ? ` – no test: ${DOUBTS[doubt] ?? doubt}` : failed ? " – it failed at first, and ended well" : " – it ended well";
+  const more = doubt ? ` – no test: ${DOUBTS[doubt] ?? doubt}` : failed ? " – it failed at first, then succeeded" : " – it succeeded";
   return { box, line: make("li", "", make("label", "", box, " ", make("code", "", command), more)) };
 }
 
-/** What an agent did: changes, commands, and from what it began. */
+/** An agent's work: its changes, its commands, and the state from which it began. */
 function workOf({ changes, commands, unseen, image, state: began }, boxes) {
   const change = ({ kind, path, old, new: text, by_helper: helper }) => make("div", "said",
-    make("small", "", `${kind === "write" ? "writes" : "changes"} ${path}${helper ? ", by a helper that the agent had asked" : ""}`),
+    make("small", "", `${kind === "write" ? "writes" : "changes"} ${path}${helper ? ", by a helper of the agent" : ""}`),
     kind === "write" ? "" : make("pre", "message", old), make("pre", "message solution", text));
   const lines = commands.map(commandLine);
   boxes.push(...lines.map(({ box }) => box));
@@ -144,9 +144,9 @@ function workOf({ changes, commands, unseen, image, state: began }, boxes) {
     make("h3", "", "Changes"), ...changes.map(change),
     unseen.length ? make("p", "", `Files may also have been changed by: ${unseen.join("; ")}.`) : "",
     make("h3", "", "Tests"), make("ul", "", ...lines.map(({ line }) => line)),
-    make("h3", "", "What it began from"),
+    make("h3", "", "State at the beginning"),
     make("p", "", began ? `The environment of the task ${began}.`
-      : `Unknown${image ? `: no task was named whose image is ${image}` : ": its turns name no image"}. It cannot be accepted without it.`),
+      : `Unknown: ${image ? `no given task has the image ${image}` : "its turns name no image"}. The draft cannot be accepted without it.`),
   ];
 }
 

@@ -1,6 +1,6 @@
-"""The turn that somebody's event speaks of: by an id, or where exactly one turn fits; never by guess.
+"""Finds the turn that an event is about: by an id, or because exactly one turn fits; it never guesses.
 
-Editors and agents know an answer by its id, by the id of a tool call in it, or only by their own name of the
+Editors and agents know an answer by its id, by the id of a tool call in it, or only by their own name for the
 conversation. Their traces say which of their names belong to which answer (`links`)."""
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -66,8 +66,8 @@ def exclusions_router(context: ApiContext) -> APIRouter:
     async def list_exclusions(request: Request) -> Response:
         """Return what operators excluded from learning, the newest first. None of it is taken back.
 
-        Versions had learned from `learned` rewards of it; of each line of these `left` has the first that was left
-        behind for it, by order `order_id` where one was needed."""
+        `learned` is the number of its rewards that versions had learned from, `left` the first version of each lineage
+        that was left because of it, and `order_id` the order to roll back, where one was needed."""
         only_parameters(request)
         found = await read(services, lambda view: view.exclusions.after())
         return json_response({"object": "list", "data": [_described(each) for each in reversed(found)]})
@@ -81,7 +81,7 @@ def exclusions_router(context: ApiContext) -> APIRouter:
         """Return what excluding these turns would change; it changes nothing.
 
         `selected` turns are excluded. Versions learned from `learned` of them; these and all after them are
-        `abandoned`, made by `updates`, and `back_to` is gone on from: `soon` says how soon that can serve. `again`
+        `abandoned`, made by `updates`, and learning goes on from `back_to`; `soon` says how soon it can serve. `again`
         other turns are learned again, which takes about `again_s` seconds of learning."""
         body = await body_of(context, request, wish_decoder)
         orders = _known(services.exclusions)

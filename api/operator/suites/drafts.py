@@ -27,12 +27,12 @@ class AcceptBody(msgspec.Struct, forbid_unknown_fields=True):
     seen: _Seen
     """What was looked at, as the draft is shown with it."""
     checker: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
-    """In TOML, as a case has it: `{ kind = "contains", all = ["sum("] }`. No command; none for an agent's work."""
+    """In TOML, as a case has it: `{ kind = "contains", all = ["sum("] }`. No command, and not for an agent's work."""
     group: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] | None = None
     instruction: Annotated[str, Meta(min_length=1, max_length=100_000, pattern=r"^[^\x00]*$")] | None = None
-    """Of an agent's work: what is asked, in a person's words."""
+    """For an agent's work: what is asked, in a person's words."""
     tests: Annotated[list[Annotated[int, Meta(ge=1)]], Meta(min_length=1, max_length=1000)] | None = None
-    """Of an agent's work: the commands that are its tests, by their numbers from 1."""
+    """For an agent's work: the numbers, from 1, of the commands that are its tests."""
 
 
 class RejectBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -113,7 +113,7 @@ def _decisions(router: APIRouter, context: ApiContext) -> None:
     async def accept_draft(request: Request, name: str) -> Response:
         """Make a draft a case of its suite. A checker that finds the draft's own solution wrong is refused.
 
-        An agent's work has none: the commands that it ran are its tests."""
+        An agent's work takes no checker: the commands that the agent ran are its tests."""
         body, known = await body_of(context, request, accept_decoder), _known(drafts, name)
         tests = None if body.tests is None else tuple(body.tests)
         given = Acceptance(checker=body.checker, group=body.group, instruction=body.instruction, tests=tests)

@@ -1,1 +1,1 @@
-"""What a request's history shows of its place, where its digests do not: what it quotes, and what it is for."""
+"""How a request's history shows its place in a session without digests: by what it quotes and what it is for."""

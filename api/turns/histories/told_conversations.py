@@ -1,4 +1,4 @@
-"""Conversations that a client writes down as text, in a request for itself: who speaks stands before what was said.
+"""Conversations that a client quotes as text in a request of its own, with the speaker before each message.
 
 opencode writes `[User]: ...`, aider `# USER` on a line of its own, or `USER: ...` and behind the last answer the diffs
 that the commit message is for."""

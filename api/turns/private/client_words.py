@@ -1,4 +1,4 @@
-"""The words of an answer as its client gets them: with the values that the model only knew as placeholders."""
+"""The words of an answer for its client: with the values in place of the placeholders that the model saw."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Whether the words of an answer may rest, asked when its turn is recorded."""
+"""Whether the words of an answer may be stored, decided when its turn is recorded."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What is settled of a plan once it is known of which session its turns are."""
+"""Completes a turn's plan once its session is known."""
 
 import msgspec
 

@@ -35,14 +35,12 @@ class ConsentsReader(Repository):
         return [_kept(row) for row in self._connection.execute(query)]
 
     def to_take_back(self, after: int, limit: int) -> list[KeptConsent]:
-        """Return withdrawals after which the rewards of turns of before are still to be taken back.
-
-        They are those behind a revision, in order, at most so many."""
+        """Return the withdrawals after a revision whose rewards are still to be taken back, in order."""
         query = select(_table).where(tables.TAKES_BACK, _table.c.revision > after)
         return [_kept(row) for row in self._connection.execute(query.order_by(_table.c.revision).limit(limit))]
 
     def still_to_take_back(self, revisions: Collection[int]) -> dict[int, bool]:
-        """Return which of these withdrawals are still to be taken back, and whether their subjects have any turns."""
+        """Return which of these withdrawals are still to be taken back, each with whether its subject has turns."""
         known, turns = _table.c, tables.turns.c
         named = {"user": turns.user_id, "session": turns.session_id}
         has_turns = or_(
@@ -86,7 +84,7 @@ class Consents(ConsentsReader):
     def put(self, subject: ConsentSubject, consent: Consent, *, takes_back: bool) -> None:
         """Store how a consent is from now on.
 
-        `takes_back`: the rewards of the subject's turns are to be taken back, until `taken_back` says that they are."""
+        `takes_back`: the rewards of the subject's turns are to be taken back; `taken_back` notes when they are."""
         self.hold()
         row = {
             **subject._asdict(),
@@ -101,7 +99,7 @@ class Consents(ConsentsReader):
         upsert(self._connection, _table, [row])
 
     def taken_back(self, withdrawals: Collection[KeptConsent]) -> None:
-        """Note that all was taken back, unless the subject has said something else since."""
+        """Note that the rewards were taken back, unless the subject's consent has changed since."""
         for kept in withdrawals:
             of_it = [_table.c[name] == value for name, value in kept.subject._asdict().items()]
             same = _table.c.revision == kept.revision

@@ -15,7 +15,7 @@ from core.store.database.repository import Repository
 _table = tables.exclusions
 _encode = codec.encoder().encode
 _decode = codec.decoder(tuple[Exclusion, Findings]).decode
-_decode_alone = codec.decoder(Exclusion).decode  # as it was stored before anything was found
+_decode_alone = codec.decoder(Exclusion).decode  # earlier builds stored no findings
 
 
 class ExclusionsReader(Repository):
@@ -33,7 +33,7 @@ class Exclusions(ExclusionsReader):
     """The exclusions: entries are only added."""
 
     def add(self, what: Exclusion, why: str, by: str, now: datetime, found: Findings = NO_FINDINGS) -> int:
-        """Store an exclusion, and return its number: the highest, where who adds holds the history of releases."""
+        """Store an exclusion, and return its number: the highest, if the caller holds the history of releases."""
         values = {"record": _encode((what, found)), "why": why, "by": by, "at": to_micros(now)}
         result = self._connection.execute(insert(_table).values(values))
         assert result.inserted_primary_key is not None

@@ -1,9 +1,9 @@
 """The spread of rewards, in a batch and over the last updates.
 
-A batch's own spread alone is no scale for what a value head says: among few answers, nearly all accepted, it is small
-or nothing by chance, and would make large advantages of the head's small errors. Nor is the spread of the last updates,
-which falls behind as answers become better. So it is the batch's, and never less than half of that of the last
-updates."""
+A batch's own spread is not enough to scale a value head's errors: in a small batch whose answers are nearly all
+accepted it is small or zero by chance, and would turn the head's small errors into large advantages. The spread of the
+last updates is not enough either, since it lags as answers become better. So the scale is the batch's spread, but at
+least half of that of the last updates."""
 
 import math
 from collections import Counter

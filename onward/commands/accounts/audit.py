@@ -1,4 +1,4 @@
-"""`onward audit`: the trail checked against its digests and heads, and written to a file for those who keep it."""
+"""`onward audit`: checks the audit trail against its digests and heads, and writes it to a file."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Commands that read or change what is somebody's stand in the audit trail, like requests."""
+"""The audit trail of commands that read or change users' data; requests are in the same trail."""
 
 import os
 import pwd
@@ -22,7 +22,7 @@ def head_file(layout: Layout, settings: Settings) -> HeadFile:
 
 
 def by_shell() -> str:
-    """Return the name of who runs this command, as the machine knows it."""
+    """Return the name of the user who runs this command, from the operating system."""
     try:
         return f"shell:{pwd.getpwuid(os.getuid()).pw_name}"
     except KeyError:  # in a container nobody may have given the number a name
@@ -35,7 +35,7 @@ def deed_of(kind: DeedKind, what: str, namespace: str | None = None, **objects: 
 
 
 def write_deed(work: Work, kind: DeedKind, what: str, namespace: str | None = None, **objects: str) -> None:
-    """Write what a command does as the last thing in its transaction; then `head_file(…).keep`."""
+    """Write a command's line as the last thing in its transaction; call `head_file(…).keep` afterwards."""
     work.audit.append([deed_of(kind, what, namespace, **objects)])
 
 
@@ -47,7 +47,7 @@ def record_command(
     namespace: str | None = None,
     **objects: str,
 ) -> None:
-    """Write what a command is about to do. Raises ConfigError, StoreUnavailable: then it does nothing."""
+    """Write what a command is about to do. If it raises ConfigError or StoreUnavailable, the command must not go on."""
     require_directory(directory, overrides)
     layout, settings = read_directory(directory, overrides)
     with closing(open_store(layout, settings)) as store:

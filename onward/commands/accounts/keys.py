@@ -1,4 +1,4 @@
-"""`onward keys`: what is written into the store, which running services look at."""
+"""`onward keys`: changes API keys in the store, where running services see them."""
 
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""`onward alarms`: what monitors found, and an operator's word that it is known, which may be taken back."""
+"""`onward alarms`: shows alarms, acknowledges them, and takes an acknowledgement back."""
 
 from pathlib import Path
 from typing import Any

@@ -79,21 +79,26 @@ def _lines(foreseen: Foreseen) -> Iterator[str]:
         yield "no version up to the newest learned from such a turn, and from now on none does; what serves stays"
         if foreseen.again:
             yield f"{foreseen.again} other turns of versions that were abandoned before are learned again"
+        yield from _refused(foreseen)
         return
     yield f"versions learned from {foreseen.learned} excluded turns"
     if foreseen.abandoned:
         first, last = foreseen.abandoned[0], foreseen.abandoned[-1]
         yield (
             f"versions {first} to {last} are abandoned: {len(foreseen.abandoned)}, made by {foreseen.updates} updates"
-            f"; version {foreseen.back_to} is gone on from"
+            f"; learning goes on from version {foreseen.back_to}"
         )
     if foreseen.soon.servable == "rebuild":
         yield f"version {foreseen.back_to} is made again first, which takes about {foreseen.soon.about_s:.0f} s"
     yield (
         f"{foreseen.again} other turns that they learned from are learned again: about {foreseen.again_s:.0f} s of "
-        "learning, and as long as releases take"
+        "learning, plus the time for releases"
     )
     if foreseen.rollback is not None:
         yield f"version {foreseen.rollback} is ordered to serve again"
+    yield from _refused(foreseen)
+
+
+def _refused(foreseen: Foreseen) -> Iterator[str]:
     for version in foreseen.refused:
         yield f"version {version} will serve nobody"

@@ -1,10 +1,10 @@
-"""Sessions of agents with tools, as drafts of tasks have them: what was changed, what was run, what it began from.
+"""The work of an agent in a session: which files it changed, which commands it ran, and from what state it began.
 
-All of it stands in the log: calls as the model made them, and their results in the requests that came after."""
+All of it is read from the log: the model's calls, and their results in the requests that follow."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import re2  # type: ignore[import-untyped]
 
@@ -18,13 +18,13 @@ from onward.replays.exports.past import Logged
 from onward.replays.suites.commands import Ran, command_of, doubt_of, exit_code_of, only_looks
 from serving.evals.agent_work import AgentWork, FileChange, RanCommand, State
 
-_OWN: Final = ("turn", "suggestion", "summary")  # purposes of the turns of an agent that works itself
+_OWN: Final = ("turn", "suggestion", "summary")  # purposes of the agent's own turns
 _PATHS: Final = ("path", "file_path", "filePath", "target_file")
 _OLD: Final = ("old", "old_string", "oldString", "old_str", "search")
 _NEW: Final = ("new", "new_string", "newString", "new_str", "replace")
 _WHOLE: Final = ("content", "contents", "file_text")
 _EVERYWHERE: Final = ("everywhere", "replace_all", "replaceAll")
-# How tools say that they did nothing: our own harness, and editors' agents.
+# How the tools of our harness and of editors' agents say that they did nothing.
 _REFUSED: Final = re2.compile(
     r"(?i)^\s*(<tool_use_error>|error|failed|could not|cannot|unable|permission denied)|nothing was changed|"
     r"there is no such file|the arguments are not what it takes|the edits change nothing|is not in the file|"
@@ -39,7 +39,7 @@ _REDACTED: Final[tuple[Redactable, ...]] = ("secrets",)
 
 @dataclass(frozen=True)
 class _Called:
-    """A call, in the order of the session; `result` is None where no later request tells it."""
+    """A tool call; `result` is None where no later request has it."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -53,14 +53,14 @@ def calls_tools(session: Sequence[Logged]) -> bool:
 
 
 class Agents:
-    """Reads agents' sessions. `states`: what is known to stand behind the digest of an image."""
+    """Reads agents' sessions. `states`: the state that each known image holds, by its digest."""
 
     def __init__(self, talk: Conversations, states: Mapping[str, State]) -> None:
         self._talk, self._states = talk, states
         self._secrets = Finder(_REDACTED)
 
     def work_of(self, session: Sequence[Logged], last: Completion) -> tuple[str, AgentWork] | str:
-        """Return what was asked in a session and what was done for it, or why there is no task in it."""
+        """Return what the user asked in a session and what the agent did, or why it becomes no task."""
         turns = sorted(session, key=lambda each: (each.turn.received_at, each.turn.inference_id))
         if _went_back([each.turn for each in turns], last):
             return "went_back"
@@ -87,7 +87,7 @@ class Agents:
         )
 
     def _calls(self, turns: Sequence[Logged], own: Collection[str]) -> Iterator[_Called]:
-        """Yield the session's calls, as their users left them. `own`: the turns of the agent itself."""
+        """Yield the session's calls in order, as their users edited them. `own`: the turns of the agent itself."""
         for each in turns:
             kept = None if each.reward is None else self._talk.kept(each.turn, each.reward)
             edited = {call["id"]: call["function"]["arguments"] for call in (kept or {}).get("tool_calls", ())}
@@ -115,7 +115,7 @@ class Agents:
                     unseen.append(f"the command {command}")
             elif made and call.result is None:
                 moves += 1
-                unseen.append(f"{call.name} of {made[0].path}, of which nobody was told whether it was done")
+                unseen.append(f"{call.name} of {made[0].path}, whose result is not in the log")
             elif made and not _REFUSED.search((call.result or "")[:2000]):
                 moves += 1
                 changes += [self._cleaned(change) for change in made]
@@ -144,20 +144,20 @@ class Agents:
 
 
 def _opening(turn: Completion) -> tuple[Any, ...]:
-    """Return the words with which a turn's agent begins: another agent of the session begins with others."""
+    """Return a turn's first message, which differs between the agents of a session."""
     first = turn.messages[0] if turn.messages else {}
     return first.get("role"), _text(first)
 
 
 def _own(turns: Sequence[Completion], last: Completion) -> set[str]:
-    """Return the turns of the agent that gave the last answer, without those of helpers that it had asked."""
+    """Return the turns of the agent that gave the last answer, without those of its helpers."""
     line = _line(turns, last)
     alike = {turn.inference_id for turn in turns if turn.purpose in _OWN and _opening(turn) == _opening(last)}
     return line | alike
 
 
 def _line(turns: Sequence[Completion], last: Completion) -> set[str]:
-    """Return the turns that the last answer continues, and itself."""
+    """Return the last answer's turn and all turns that it continues."""
     known = {turn.inference_id: turn for turn in turns}
     line, at = set[str](), known.get(last.inference_id)
     while at is not None and at.inference_id not in line:
@@ -167,7 +167,7 @@ def _line(turns: Sequence[Completion], last: Completion) -> set[str]:
 
 
 def _went_back(turns: Sequence[Completion], last: Completion) -> bool:
-    """Return whether files were changed in a branch that the agent's session left: nobody knows what became of them."""
+    """Return whether the agent changed files in a branch that it left: nobody knows whether they stayed changed."""
     line, own, left = _line(turns, last), _own(turns, last), set[str]()
     for turn in turns:
         if turn.inference_id in own - line and turn.parent_id is not None and turn.parent_id in line | left:
@@ -179,16 +179,16 @@ def _went_back(turns: Sequence[Completion], last: Completion) -> bool:
 
 
 def _asked(last: Completion) -> Iterator[str]:
-    """Yield what the user asked, all of it in its order."""
+    """Yield all that the user asked, in order."""
     for message in last.messages:
         if message.get("role") == "user" and _text(message) not in HARNESS_WORDS:
             yield _text(message)
 
 
 def _results(continuing: Sequence[Completion]) -> dict[str, str]:
-    """Return the results of a turn's calls by their ids, as the turns that continue it tell them.
+    """Return the results of a turn's calls by call id, from the turns that continue it.
 
-    They stand behind the last word of the assistant: ids of calls may come again in each turn."""
+    They follow the assistant's last message; earlier ones may belong to other calls, since ids repeat."""
     found: dict[str, str] = {}
     for turn in continuing:
         said = [place for place, message in enumerate(turn.messages) if message.get("role") == "assistant"]
@@ -206,7 +206,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def _changes(call: _Called) -> Iterator[FileChange]:
-    """Yield the changes of files that a call asks for, whatever its agent's tools are called."""
+    """Yield the changes of files that a call asks for, in the words of any agent's tools."""
     said = call.arguments
     path = _first(said, _PATHS)
     if not path:
@@ -217,9 +217,9 @@ def _changes(call: _Called) -> Iterator[FileChange]:
             continue
         old, new = _first(edit, _OLD), _first(edit, _NEW)
         if old and new is not None:
-            everywhere = any(edit.get(name) is True for name in _EVERYWHERE)
-            kind = "everywhere" if everywhere else "edit"
-            yield FileChange(kind=kind, path=path, old=old, new=new, by_helper=call.by_helper)  # type: ignore[arg-type]
+            is_everywhere = any(edit.get(name) is True for name in _EVERYWHERE)
+            kind: Literal["edit", "everywhere"] = "everywhere" if is_everywhere else "edit"
+            yield FileChange(kind=kind, path=path, old=old, new=new, by_helper=call.by_helper)
     whole = _first(said, _WHOLE)
     if whole is not None and not isinstance(edits, list):
         yield FileChange(kind="write", path=path, new=whole, by_helper=call.by_helper)

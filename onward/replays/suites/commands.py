@@ -13,7 +13,7 @@ from environments.harness.tools.tool import Commands
 
 _EXIT_CODE: Final = re2.compile(r"exit code (-?\d{1,3})(?:$|: )")  # the first line of a result of our harness
 _CODE_FIELDS: Final = ("exit_code", "exitCode", "returncode")
-# Programs that say by how they end whether something is right.
+# Programs whose exit code says whether something is right.
 _TELLS: Final = re2.compile(
     r"^(?:[A-Z_][A-Z_0-9]*=\S* )*(?:"
     r"(?:python3?|uv run|poetry run|pdm run)(?: -[IBsEu]+)* (?:-m )?(?:pytest|unittest|doctest|mypy|ruff check)\b|"
@@ -38,7 +38,7 @@ _OF_A_MACHINE: Final = re2.compile(
     r"(?:^|[\s='\"])(?:/\w|~)|\$|`|\blocalhost\b|\b127\.0\.0\.1\b|"
     r"\b(systemctl|service|date|hostname|whoami|uname|nvidia-smi)\b"
 )
-# Parts whose end the shell does not tell: of a pipe and a list all but the last, and what goes on in the background.
+# Here the shell does not tell how each part ended: pipes, lists, and commands in the background.
 _HIDES: Final = re2.compile(r"[|;&\n]")
 _QUOTED: Final = re2.compile(r"'[^']*'|\"[^\"$`\\]*\"")
 _LOOKS: Final = re2.compile(
@@ -49,7 +49,7 @@ _LOOKS: Final = re2.compile(
 
 @dataclass(frozen=True)
 class Ran:
-    """One run of a command. `moves`: how often files were changed before, or may have been; `is_told`: its result."""
+    """One run of a command. `moves`: how many earlier calls may have changed files; `is_told`: its result is known."""
 
     command: str
     exit_code: int | None
@@ -59,7 +59,7 @@ class Ran:
 
 
 def command_of(tool: str, arguments: Mapping[str, Any]) -> str | None:
-    """Return the command of the shell that a call runs, None where it runs none."""
+    """Return the shell command that a call runs; None where it runs none."""
     command = arguments.get("command", arguments.get("cmd"))
     if isinstance(command, str) and not isinstance(arguments.get("path"), str):
         return command.strip()
@@ -70,9 +70,9 @@ def command_of(tool: str, arguments: Mapping[str, Any]) -> str | None:
 
 
 def exit_code_of(result: str | None) -> int | None:
-    """Return how a command ended, as its result says in so many words; None where it does not.
+    """Return the exit code that a command's result states; None where it states none.
 
-    What a command printed is no word of how it ended."""
+    What the command itself printed does not count."""
     said = object_of(result or "")
     if said is not None:
         codes = [said[name] for name in _CODE_FIELDS if isinstance(said.get(name), int)]
@@ -82,9 +82,9 @@ def exit_code_of(result: str | None) -> int | None:
 
 
 def doubt_of(ran: Ran, moves: int, workdir: str | None, *, changed_tests: bool) -> str | None:
-    """Return why a command is not taken for a test, None where it is. `moves`: those of the whole session.
+    """Return why a command is no test; None where it is one. `moves`: the count of the whole session.
 
-    `workdir`: where the work lay, if that is known; any other place is its machine's."""
+    `workdir`: the folder of the work, if known; any other absolute path belongs to the agent's machine."""
     said = _without_silence(ran.command)
     if workdir is not None:
         said = re2.sub(rf"{re2.escape(workdir)}($|[/\s'\"])", r".\1", said)
@@ -117,6 +117,6 @@ def only_looks(command: str) -> bool:
 
 
 def _without_silence(command: str) -> str:
-    """Return the command without what throws its output away, which changes nothing."""
+    """Return the command without redirections that only discard or join its output."""
     said: str = re2.sub(r"\s*(?:[12]|&)?>{1,2}\s*(?:/dev/null|&[12])", "", command)
     return said.strip()

@@ -1,7 +1,7 @@
 """`onward suite mine`: drafts of eval cases out of a service's own sessions.
 
-Nothing of a session is taken of which any turn may not be learned from or not be stored: later turns quote it. An
-agent's session with tools becomes the draft of a task."""
+A session is skipped if any of its turns may not be learned from or stored, since later turns quote it. An agent's
+session with tools becomes the draft of a task."""
 
 import asyncio
 from collections import Counter
@@ -50,11 +50,10 @@ their order."""
 
 @dataclass(frozen=True)
 class DraftFilter:
-    """Which sessions are drafted: with a last answer of at least that reward, at most so many of them.
+    """Which sessions are drafted: at most `most`, each with a last answer whose reward is at least `least`.
 
-    `purposes`: what turns that state a purpose may have been processed for. `tasks`: folders of tasks from whose
-    environments agents' sessions began, whose images are kept in `kept`; `images` says what stands for those that no
-    engine can pull."""
+    `purposes`: the purposes that a turn may state. `tasks`: folders of tasks in whose environments agents may have
+    begun; `kept` is the folder of their images, and `images` says what stands for an image that no engine can pull."""
 
     least: float = 0.5
     most: int = 100
@@ -125,7 +124,9 @@ def mine(directory: Path, suite: Path, wanted: DraftFilter, overrides: Mapping[s
 
 
 def _states_of(wanted: DraftFilter) -> dict[str, State]:
-    """Return what agents' sessions began from, by the digests of images. Raises ConfigError naming a task at fault."""
+    """Return the states from which agents' sessions may have begun, by the digests of their images.
+
+    Raises ConfigError naming a task at fault."""
     if not wanted.tasks:
         return {}
     try:
@@ -144,7 +145,7 @@ def _states_of(wanted: DraftFilter) -> dict[str, State]:
 
 
 def _unusable(store: Store, session: Sequence[Logged], wanted: DraftFilter) -> str | None:
-    """Return why nothing of a session may be used, whatever is in it; None where it may."""
+    """Return why a session may not be used, whatever was said in it; None where it may."""
     stated = {each.turn.tags[PROCESSING_PURPOSE] for each in session if PROCESSING_PURPOSE in each.turn.tags}
     rewards = [each.reward for each in session if each.reward is not None]
     why = why_unusable(store, [each.turn for each in session], rewards)
@@ -154,9 +155,7 @@ def _unusable(store: Store, session: Sequence[Logged], wanted: DraftFilter) -> s
 def _drafted(
     session: Sequence[Logged], past: ChosenPast, talk: Conversations, agents: Agents, least: float
 ) -> Draft | str:
-    """Return the draft of a session's last answer, or of what an agent did in it; or why there is none."""
-    if not _is_whole([each.turn for each in session]):
-        return "turns_missing"  # of which nobody knows whether they may be used
+    """Return the draft of a session's last answer or of an agent's work, or why there is none."""
     answers = [each for each in session if each.turn.purpose in _ANSWERS]
     if not answers:
         return "no_answer"
@@ -172,12 +171,6 @@ def _drafted(
     return _case_of(last.turn, last.reward, talk, past.outcomes(session))
 
 
-def _is_whole(turns: Sequence[Completion]) -> bool:
-    """Return whether each answer is there that one of the turns counts before it, and each turn that one continues."""
-    ids, places = {turn.inference_id for turn in turns}, {turn.turn_index for turn in turns}
-    return len(places) == max(places) + 1 and {turn.parent_id for turn in turns} <= {None, *ids}
-
-
 def _case_of(
     turn: Completion, reward: Reward, talk: Conversations, outcomes: Mapping[InferenceId, Sequence[Outcome]]
 ) -> Draft | str:
@@ -186,7 +179,7 @@ def _case_of(
         return "no_conversation"
     solution = (kept or {"content": turn.text})["content"]
     if any(message["role"] == "tool" or "tool_calls" in message for message in prompt):
-        return "calls_tools"  # that nobody logged: a case has no tools to answer them
+        return "calls_tools"  # which nobody logged: a case has no tools to answer them
     asked = next((message["content"] for message in reversed(prompt) if message["role"] == "user"), "")
     if not solution.strip() or not asked.strip():
         return "no_words"

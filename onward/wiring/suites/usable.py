@@ -1,4 +1,4 @@
-"""Whether a session may be used for a case as things stand now: its consent, what was excluded, what was taken back."""
+"""Whether a session may be used for a case as things stand now: by its consents, exclusions and rewards."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -21,26 +21,32 @@ _WORDS: Final = {
 
 
 def why_unusable(store: Store, turns: Sequence[Completion], rewards: Collection[Reward]) -> str | None:
-    """Return why nothing of a session may be used, by what the service's store says of its turns; None: it may be.
+    """Return why a session may not be used, by what the service's store says of its turns; None where it may.
 
-    `rewards`: the latest of each turn that has one. Later turns quote earlier ones, so each counts."""
+    Each turn counts, since later ones quote it. `rewards`: the latest of each turn that has one."""
     with store.look() as view:
         heeded = view.consents.heeded({turn.inference_id: turn for turn in turns})
         ordered = view.exclusions.after()
     by_turn = {reward.inference_id: reward for reward in rewards}
-    if not turns:
-        return "turns_missing"
     if any(turn.unstored is not None for turn in turns):
         return "not_stored"
     if not all(turn.learn for turn in heeded.values()):
         return "no_consent"
     if any(is_excluded(turn, by_turn.get(turn.inference_id), ordered) for turn in turns):
         return "excluded"
-    return "void" if any(reward.void for reward in by_turn.values()) else None
+    if any(reward.void for reward in by_turn.values()):
+        return "void"
+    return None if _is_whole(turns) else "turns_missing"
+
+
+def _is_whole(turns: Sequence[Completion]) -> bool:
+    """Return whether no turn is missing: each that another one continues is there, and each number up to the last."""
+    ids, numbers = {turn.inference_id for turn in turns}, {turn.turn_index for turn in turns}
+    return len(numbers) == max(numbers, default=-1) + 1 > 0 and {turn.parent_id for turn in turns} <= {None, *ids}
 
 
 def unusable_in(foundation: Foundation) -> Unusable:
-    """Return what says of a draft whether its session may be used at this moment."""
+    """Return a function that says why the session of a draft may not be used now, or None."""
 
     def why(draft: Draft) -> str | None:
         with foundation.store.look() as view:

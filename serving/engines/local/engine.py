@@ -163,7 +163,7 @@ class LocalEngine:
         return frozenset(self._versions.digests)
 
     def names(self) -> Mapping[PolicyRef, str]:
-        return {}  # versions are asked for by their numbers
+        return {}  # requests ask for versions by number
 
     def loaded(self) -> Mapping[PolicyRef, str]:
         return self._versions.digests

@@ -1,11 +1,10 @@
 """The probe: how a candidate differs from the live version.
 
-Its publisher has recorded what a version answers to texts that the anchor continued (core.model.probes). The engine
-answers some of them itself, and a version that answers otherwise than was recorded does not serve; the figures of the
-gate are then those of the records, of which all that makes them is compared. To them come recent texts of users, which
-no publisher has seen. A version without a record is computed whole, and so is one whose record has an entropy that no
-text's can be compared with. L sequences, P tokens of each, V vocabulary. It runs beside the engine's thread, with a
-cache of its own."""
+The publisher recorded a version's results on texts that the anchor continued (core.model.probes). The engine computes
+some of them itself, and a version with other results than the recorded ones does not serve; the gate's figures then
+come from the records. Recent texts of users are added, which the publisher has not seen. If a version has no record, or
+one whose entropies cannot be compared, all texts are computed. L sequences, P tokens of each, V vocabulary. It runs
+beside the engine's thread, with its own cache."""
 
 import random
 import threading

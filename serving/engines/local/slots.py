@@ -1,13 +1,13 @@
 """Assignment of slots to requests, with prefix caching.
 
-A finished request leaves its tokens' keys and values behind, and one that runs has those of its prompt. The next
-request that begins with the same tokens, under the same version and in the same scope, goes on from there: in that
-slot, where it continues all of it, else in another, into which the prefix is copied. Copying costs a thousandth of
-computing, and leaves the longer conversation to those who continue it. Across scopes nothing is found, so that nobody
-learns, by a count or by the time it takes, what others asked.
+A finished request leaves the keys and values of its tokens in its slot, and a running one has those of its prompt. The
+next request that begins with the same tokens, under the same version and in the same scope, reuses them: in the same
+slot if it continues all of them, else in another slot, to which the prefix is copied. Copying costs a thousandth of
+computing, and leaves the longer conversation to those who continue it. Nothing is found across scopes, so that nobody
+learns from a count or from timing what others asked.
 
-Requests of low priority have at most half of the slots, those in which they left prefixes included: so they displace
-no more than half of what others would find again."""
+Requests of low priority use at most half of the slots, including those in which they left prefixes, so they displace at
+most half of the prefixes of others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

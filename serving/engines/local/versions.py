@@ -221,7 +221,7 @@ def _stored(template: nn.Module, shards: Sequence[Path]) -> dict[str, tuple[Path
     stored: dict[str, tuple[Path, Tensor]] = {}
     for path, name, tensor in _read(shards):
         if name not in known:
-            raise WeightsError(f"{path}: tensor {name} is none of the model's")
+            raise WeightsError(f"{path}: tensor {name} is not one of the model's")
         if tensor.shape != known[name].shape:
             raise WeightsError(f"{path}: {name} is of shape {list(tensor.shape)}, not {list(known[name].shape)}")
         if tensor.dtype not in _DTYPE_NAMES:

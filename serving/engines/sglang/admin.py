@@ -24,11 +24,11 @@ _LIST_S = 2.0
 
 
 class AdapterRoom(msgspec.Struct, frozen=True):
-    """What a server that was started with --enable-lora takes."""
+    """The adapters that a server can load, one that was started with --enable-lora."""
 
     max_rank: int
     targets: frozenset[str]  # kinds of modules, such as `q_proj`; `all`: any
-    max_loaded: int | None = None  # None: as many as there are
+    max_loaded: int | None = None  # None: no limit
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     grammars: str  # the library that makes its masks
     is_quantized: bool  # it computes with other bytes than its model's files have
     started: str  # differs from start to start
-    adapters: AdapterRoom | None = None  # None: it takes none unmerged
+    adapters: AdapterRoom | None = None  # None: it loads none
 
 
 class Admin:
@@ -117,19 +117,19 @@ class Admin:
             raise WeightsError(f"{directory}: SGLang did not load it: {answer['message']}")
 
     def adapters(self) -> dict[str, str]:
-        """Return the names of the adapters that the server has, each with the directory that it came from."""
+        """Return the adapters that the server has loaded: the directory of each, by name."""
         cards = self._ask("GET", "/v1/models", timeout_s=_LIST_S)["data"]
         return {card["id"]: str(card["root"]) for card in cards if card.get("parent") is not None}
 
     def load_adapter(self, name: str, directory: Path, size: int) -> None:
-        """Load an adapter of so many bytes beside the base, between two steps. Raises WeightsError when it cannot."""
+        """Load an adapter of `size` bytes beside the base. Raises WeightsError when the server refuses it."""
         asked = {"lora_name": name, "lora_path": str(directory)}
         answer = self._ask("POST", "/load_lora_adapter", asked, checked=False, timeout_s=self._time_for(size))
         if not answer.get("success"):
             raise WeightsError(f"{directory}: SGLang did not load it: {answer.get('error_message')}")
 
     def unload_adapter(self, name: str, timeout_s: float | None = None) -> None:
-        """Unload an adapter, once its answers are over. Raises WeightsError when there is none of that name."""
+        """Unload an adapter once its running answers are over. Raises WeightsError when there is none of that name."""
         answer = self._ask("POST", "/unload_lora_adapter", {"lora_name": name}, checked=False, timeout_s=timeout_s)
         if not answer.get("success"):
             raise WeightsError(f"SGLang did not unload {name}: {answer.get('error_message')}")
@@ -158,7 +158,7 @@ class Admin:
         return sorted((_said(rank, len(ranks)) for rank in ranks), key=lambda rank: rank.place)
 
     def score(self, texts: Sequence[Sequence[int]], adapter: str | None = None) -> list[list[float]]:
-        """Return log-probabilities at temperature 1 of each text's tokens but the first, by the adapter of that name.
+        """Return log-probabilities at temperature 1 of each text's tokens but the first, computed with `adapter`.
 
         Texts are scored one after the other: together they are one long prefill, during which every stream stops
         (decision 9)."""

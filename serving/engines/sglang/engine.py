@@ -1,8 +1,8 @@
 """The host's side of one SGLang server: implements core.ports.Engine.
 
-A version is either *whole*, and then the server holds it and no other, or an adapter that the server has under a name
-of its own (adapters.py), beside others and upon the given model. An adapter that the server cannot take is merged with
-the model (verified_versions.py), and is whole then.
+A version is either *whole*, and then it is the only one that the server holds, or an adapter that the server loads
+beside the given model and other adapters, under a name of its own (adapters.py). Where the server cannot load an
+adapter, the host merges it with the model (verified_versions.py), and the version is whole.
 
 It serves a version only after the engine was seen to hold it: by what its ranks say of their weights (proof.py), and by
 a probe whose log-probabilities are those recorded at publication. The engine's label is only ever compared with what
@@ -21,7 +21,7 @@ from core.ids import ANCHOR, PolicyRef
 from core.model.probes import agrees, figures, get_probe, has_probe, nearer
 from core.ports import Blobs, Opened, Weights, WeightsRef
 from core.settings import SglangSettings
-from serving.engines.sglang.adapters import NamedAdapter, NamedAdapters, misfit
+from serving.engines.sglang.adapters import NamedAdapter, NamedAdapters, kinds_of, why_merged
 from serving.engines.sglang.admin import AdapterRoom, Admin
 from serving.engines.sglang.process import EngineProcess
 from serving.engines.sglang.proof import LoadedWeights
@@ -51,7 +51,7 @@ class SglangEngine:
     ) -> None:
         """Use the server at `url`, or, for None, start one, and start it again when it dies.
 
-        `room`: what one that is started is to take unmerged. Raises ConfigError naming the setting."""
+        `room`: the adapters for which a server is started. Raises ConfigError naming the setting."""
         directory.mkdir(parents=True, exist_ok=True)
         self._name, self._settings, self._observe = name, settings, observe
         self._weights, self._blobs = weights, blobs
@@ -65,11 +65,11 @@ class SglangEngine:
         self._loaded = LoadedWeights(self._admin)
         self._swap = Swap(self._admin, self._loaded, self._what_is_wrong, observe)
         self._adapters = NamedAdapters(self._admin, directory / "adapters")
-        self._room = room if self._process is not None else None  # what the server takes unmerged, if known
-        self._started = ""  # which start of the server we met; "": none
-        self._changing = threading.Lock()  # what the server holds
-        self._whole: PolicyRef | None = None  # the version that the server was last shown to hold
-        self._failing_s: float | None = None  # since when it gives no answers to a switch by name
+        self._room = room if self._process is not None else None  # the adapters that the server can load, if known
+        self._started = ""  # the server's start that we know; "": none
+        self._changing = threading.Lock()  # held while the versions on the server change
+        self._whole: PolicyRef | None = None  # the version whose weights the server was last seen to hold
+        self._failing_s: float | None = None  # when the server first failed to answer a switch by name
         self._confirmed: PolicyRef | None = None  # and seen to serve
         self._good: PolicyRef | None = None  # the last that was confirmed, though the engine may have gone since
         self._asked_s = self._generated_s = self._listed_s = float("-inf")
@@ -86,7 +86,7 @@ class SglangEngine:
 
     @property
     def holds_many(self) -> bool:
-        """True while all that is held are adapters by name and the model that they stand upon."""
+        """True while this host holds nothing but adapters by name and the given model below them."""
         return self._room is not None and self._shelf.held().keys() <= {ANCHOR}
 
     def serving(self) -> PolicyRef | None:
@@ -113,9 +113,9 @@ class SglangEngine:
         return True
 
     def _still_has(self, version: PolicyRef, now_s: float) -> bool:
-        """Ask which adapters the server has, and unload those that nobody wants while it answers nobody.
+        """Ask the server which adapters it has, and unload dropped ones while it runs no request.
 
-        While one is loaded what was known stands."""
+        While another thread changes the adapters, return True as before."""
         is_early = now_s - self._listed_s <= _LIST_AGAIN_S
         if self._room is None or is_early or not self._changing.acquire(blocking=False):
             return True
@@ -140,7 +140,7 @@ class SglangEngine:
     # ------------------------------------------------------------------------------------------ what is held
 
     def loaded(self) -> Mapping[PolicyRef, str]:
-        """Return what is held here, but for an adapter that the server should have and has not: load that again."""
+        """Return what is held here, without adapters that the server should have but lacks, so that they are loaded."""
         held = {version: held.ref.digest for version, held in self._shelf.held().items()}
         names = self._adapters.names()
         is_there = self._confirmed is not None and self._whole == ANCHOR
@@ -159,19 +159,20 @@ class SglangEngine:
                 self._bring(ref.version)
 
     def _takes(self, ref: WeightsRef, opened: Opened) -> bool:
-        """Return whether the server takes an adapter unmerged. Raises EngineUnavailable where nobody can tell yet."""
+        """Return whether the server can load an adapter by name. Raises EngineUnavailable while it does not answer."""
         if self._process is None and not self._started:
             self._check_server()
-        why = "it was not started with --enable-lora" if self._room is None else misfit(opened, self._room)
+        assert opened.adapter is not None
+        why = why_merged(self._room, opened.adapter.rank, kinds_of(opened))
         if why is not None:
             logger.warning(
-                "%s: version %s is merged with its base, and each swap to it pauses the server at %s: %s",
+                "%s: version %s is merged with the given model, and each swap to it pauses the server at %s: %s",
                 *(self._name, ref.version, self._url, why),
             )
         return why is None
 
     def probe(self, version: PolicyRef) -> Mapping[str, float]:
-        """Return a version's figures from the published records, of which what serves has shown its own to be true."""
+        """Return a version's figures, from the published probes of this version and of the one that serves."""
         own = get_probe(self._blobs, version, self._ref(version).digest)
         live = version if self._good is None else self._good
         return figures(own, get_probe(self._blobs, live))
@@ -185,7 +186,7 @@ class SglangEngine:
         if version in (self._confirmed, self._good, started):
             raise Conflict(f"version {version} is what a restart goes back to", param="version")
         if version == ANCHOR and self._adapters.held():
-            raise Conflict(f"version {version} is what adapters stand upon", param="version")
+            raise Conflict(f"version {version} is the model below the adapters", param="version")
         self._adapters.drop(version)
         self._shelf.drop(version)
 
@@ -203,10 +204,10 @@ class SglangEngine:
                 self._switch_whole(version)
 
     def _switch_by_name(self, version: PolicyRef) -> None:
-        """Turn to an adapter, or to the model below it: nothing pauses, and what runs ends as it began.
+        """Serve an adapter by name, or the model below it, without a pause; running answers keep their version.
 
-        Where that fails upon the same model, what served goes on serving. A server that gives no answer is ended only
-        after a while in which it generates nothing: it may have much to do, and those that it answers lose nothing."""
+        If that fails while the same model stays below, what served goes on serving. A server that does not answer may
+        be busy, so it is ended only when it has also generated nothing for a while."""
         try:
             if not self._stands_upon_the_anchor():
                 self._put_anchor_below(version)
@@ -224,18 +225,18 @@ class SglangEngine:
         self._take(version)
 
     def _put_anchor_below(self, version: PolicyRef) -> None:
-        """Have the server hold the given model. What fails there is no fault of the version above it."""
+        """Have the server hold the given model. Raises EngineUnavailable: no failure here is the adapter's fault."""
         try:
             if ANCHOR not in self._shelf.held():
                 self._shelf.put_base()
             self._switch_whole(ANCHOR)
         except WeightsError as error:
-            raise EngineUnavailable(f"the model that version {version} stands upon does not serve: {error}") from error
+            raise EngineUnavailable(f"the model below version {version} does not serve: {error}") from error
         finally:
             self._confirmed = None
 
     def _stands_upon_the_anchor(self) -> bool:
-        """Return whether the server still holds the model as it was last shown to. Raises EngineUnavailable."""
+        """Return whether the server still holds the given model. Raises EngineUnavailable."""
         process = self._process
         if self._whole != ANCHOR or (process is not None and (process.is_starting or not process.is_alive)):
             return False
@@ -244,12 +245,12 @@ class SglangEngine:
         return self._started == before and self._admin.label() == str(ANCHOR)
 
     def _bring(self, version: PolicyRef) -> None:
-        """Have the server hold an adapter; one that fails there is laid out and loaded once more."""
+        """Have the server load an adapter; if that fails, write its files anew and try once more."""
         held = self._adapters.held()[version]
         room = self._room
         if room is None:
-            self._adapters.drop(version)  # to be merged when it is loaded again
-            raise EngineUnavailable(f"the server at {self._url} takes adapters no longer: was it started anew?")
+            self._adapters.drop(version)  # the next load merges it
+            raise EngineUnavailable(f"the server at {self._url} no longer loads adapters: was it started anew?")
 
         def bring(held: NamedAdapter) -> None:
             self._adapters.bring(held, room, lambda: self._what_is_wrong(version))
@@ -311,13 +312,14 @@ class SglangEngine:
             self._end()
             return
         self._observe(SwapStep.RESTORE, good.ref.version)
+        version = good.ref.version if named is None else named.ref.version
         try:
             self._accept(good, self._swap.to)
             if named is not None:
-                self._bring(named.ref.version)
-                self._take(named.ref.version)
+                self._bring(version)
+                self._take(version)
         except (WeightsError, EngineUnavailable) as error:
-            logger.error("%s: version %s could not be restored: %s", self._name, good.ref.version, error)
+            logger.error("%s: version %s could not be restored: %s", self._name, version, error)
             self._end()
 
     def _end(self) -> None:
@@ -367,21 +369,20 @@ class SglangEngine:
             )
 
     def _what_is_wrong(self, version: PolicyRef) -> str | None:
-        """Probe: compare with the version's own record, and with its parent's."""
+        """Probe a version: compare its log-probabilities with those in its record, and with other versions' records.
+
+        The others are its parent and, for an adapter, the model below it, which answers if the load did nothing."""
         ref, named = self._ref(version), self._adapters.held().get(version)
         record = get_probe(self._blobs, version, ref.digest)
         measured = self._admin.score(record.token_ids, None if named is None else named.name)
         verdict = agrees(measured, record, self._settings.dtype)
         if not verdict:
             return verdict.why
-        others = (
-            [ref.parent] if named is None else [ref.parent, ANCHOR]
-        )  # the model's own: an adapter that does nothing
-        for other in dict.fromkeys(each for each in others if each is not None):
-            if has_probe(self._blobs, other):
-                parent = get_probe(self._blobs, other)
-                if nearer(measured, record, parent, self._settings.dtype) == "parent":
-                    return f"its answers are those of version {other}"
+        for other in dict.fromkeys((ref.parent, None if named is None else ANCHOR)):
+            if other is None or not has_probe(self._blobs, other):
+                continue
+            if nearer(measured, record, get_probe(self._blobs, other), self._settings.dtype) == "parent":
+                return f"its answers are those of version {other}"
         return None
 
     def is_idle(self) -> bool:

@@ -39,7 +39,7 @@ def fork_processes() -> None:
 
 
 class TorchWithoutPins:
-    """All of torch, but that no tensor is pinned in memory, which torch refuses where there is no CUDA."""
+    """Torch, except that no tensor is pinned in memory, which torch refuses without CUDA."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module("torch"), name)
@@ -54,7 +54,7 @@ def _without_pins(make: Any) -> Any:
 
 
 def pin_nothing() -> None:
-    """Let the adapters' code, which pins what it copies to a GPU, work where there is none."""
+    """Let SGLang's adapter code, which pins what it copies to a GPU, work without a GPU."""
     importlib.import_module("torch").Tensor.pin_memory = lambda tensor, *_: tensor
     for name in ("lora.layers", "lora.backend.torch_backend"):
         module: Any = importlib.import_module(f"sglang.srt.{name}")

@@ -47,7 +47,7 @@ def cpu_arguments(dtype: str) -> list[str]:
 def adapter_arguments(room: AdapterRoom, device: str) -> list[str]:
     """Return arguments for adapters beside the base; on a CPU plain torch computes them.
 
-    Strict: a tensor of an adapter that the server has no place for is an error there, and not passed over."""
+    With strict loading the server refuses an adapter with a tensor that it cannot place, instead of skipping it."""
     options = ["--enable-lora", "--lora-strict-loading", "--max-lora-rank", str(room.max_rank)]
     options += ["--lora-target-modules", *sorted(room.targets)]
     options += [] if room.max_loaded is None else ["--max-loaded-loras", str(room.max_loaded)]
@@ -74,7 +74,7 @@ class EngineProcess:
     """Started, stopped and started again by its host, and dead when the host is. One thread."""
 
     def __init__(self, settings: SglangSettings, log: Path, room: AdapterRoom | None = None) -> None:
-        """Prepare a server, which takes adapters unmerged where there is `room` for them.
+        """Prepare a server, which loads adapters by name where `room` says which.
 
         Raises ConfigError when there is no interpreter."""
         if not settings.python.exists():

@@ -1,14 +1,14 @@
-"""What shows that an engine has loaded a version, before anybody is answered by it.
+"""Proves that an engine has loaded a version before it answers anybody.
 
-Each rank says a checksum of every tensor that it holds. They are compared, rank by rank,
+Each rank reports a checksum of every tensor that it holds. These are compared, rank by rank,
 
-1. with those computed from the files, of the tensors of which they can be computed (checksums.py), and
-2. with what the same ranks said before: each load that the probe confirmed leaves a reference, by the digest of what
-   was loaded. Of the same content a rank must say the same again, or it lies; of other content something else, or it
-   kept what it had and the load was swallowed.
+1. with checksums computed from the files, for the tensors where that is possible (checksums.py), and
+2. with what the same ranks reported before: each load that the probe confirmed leaves a reference, by the digest of the
+   weights. For the same weights a rank must report the same checksums again; for other weights it must report others,
+   or the load did nothing.
 
-What neither shows, as of a first load that one of several ranks did wrongly, is left to the probe. A reference is of
-one start of the engine, which may have other arguments at the next, and is kept for as long as its host runs."""
+What neither shows, such as an error of one of several ranks in a first load, is left to the probe. A reference holds
+for one start of the engine, since the next may have other arguments, and is kept while its host runs."""
 
 import logging
 from collections.abc import Sequence, Set

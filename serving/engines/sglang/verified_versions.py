@@ -96,7 +96,7 @@ class VerifiedVersions:
             write_merged(self.base, opened, target, self._served_dtype)
 
     def put_base(self) -> VerifiedVersion:
-        """Keep the given model as the version that it is, for adapters to stand upon."""
+        """Hold the given model as version 1, upon which adapters stand."""
         ref = WeightsRef(version=ANCHOR, digest=self.base.digest, path=str(self._model))
         return self.put(ref, self.base)
 
@@ -111,7 +111,7 @@ class VerifiedVersions:
             if name not in tensors:
                 raise WeightsError(f"{ref.path}: tensor {name} is missing")
             if name not in self._layout:
-                raise WeightsError(f"{tensors[name].path}: tensor {name} is none of the model's")
+                raise WeightsError(f"{tensors[name].path}: tensor {name} is not one of the model's")
             if tensors[name].shape != self._layout[name]:
                 shapes = f"{list(tensors[name].shape)}, not {list(self._layout[name])}"
                 raise WeightsError(f"{tensors[name].path}: {name} is of shape {shapes}")

@@ -116,7 +116,7 @@ class Board:
             raise Refused(said, code="invalid_checker", field="checker")
         for field in ("instruction", "tests"):
             if getattr(given, field) is not None:
-                raise Refused("it is of an agent's work, which has no checker", code="invalid_field", field=field)
+                raise Refused("an agent's work has it, and takes no checker", code="invalid_field", field=field)
         accept(suite, name, checker, self._review(who), given.group, seen=who.seen, unusable=self._unusable)
 
     def reject(self, suite: str, name: str, why: str, who: Decider) -> WholeDraft:
@@ -153,7 +153,7 @@ class Board:
         try:
             whole = _whole(suite, kind, path)
         except ConfigError as error:
-            # those who read the whole suite are told of what is wrong with its cases
+            # whoever reads the whole suite is told what is wrong with its cases
             return _Known(stamp, None, None if kind == "case" else str(error))
         return _Known(stamp, None if whole is None else whole.listed)
 

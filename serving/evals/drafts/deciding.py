@@ -36,7 +36,7 @@ from serving.evals.drafts.written import case_text, draft_text, put_draft, write
 Learned = Callable[[str, datetime], str | None]
 """Says which version learned from a turn since then, in words that end a sentence; None: none did."""
 Unusable = Callable[[Draft], str | None]
-"""Says why an agent's session may not be used as things stand now, in words that end a sentence; None: it may."""
+"""Says why the session of a draft may not be used now, in words that end a sentence; None: it may."""
 _checkers: TypeAdapter[Checker] = TypeAdapter(Checker)
 _draft_names: TypeAdapter[str] = TypeAdapter(DraftName)
 _OF_A_DECISION = frozenset({"name", "messages", "solution", "checker", "source", "reuse", "review", "group"})
@@ -52,10 +52,10 @@ class Refused(ConfigError):
 
 @dataclass(frozen=True)
 class TaskEdit:
-    """What a person makes of the draft of an agent's work; None: it stays as it is.
+    """What a person changes in the draft of an agent's work; None: it stays as it is.
 
-    `tests`: the numbers of the commands, from 1, that are its tests; `state`: what it began from, where that is not
-    known by its turns."""
+    `tests`: the numbers, from 1, of the commands that are its tests; `state`: the state from which the work began,
+    where the turns do not tell it."""
 
     instruction: str | None = None
     tests: tuple[int, ...] | None = None
@@ -75,15 +75,15 @@ def accept(
 ) -> Path:
     """Make a draft a case of the suite, with a checker in TOML; return the case's file.
 
-    `seen`: the digest of the file that was looked at. `unusable`: who knows whether its session may still be used.
-    Raises Refused where there is no such draft any more, or it has changed since; where its session may not be used any
-    more; where the checker is none or finds the draft's own solution wrong; or where a case has that name already. What
-    a command would say of the solution is not tried."""
+    `seen`: the digest of the file that was looked at. `unusable`: says whether its session may still be used. Raises
+    Refused if the draft is gone or has changed since, if its session may no longer be used, if the checker is not one
+    or finds the draft's own solution wrong, or if a case already has that name. A command is not run on the
+    solution."""
     found = read_checker(checker)
     with _alone(suite):
         path, draft = _waiting(suite, name, seen)
         if draft.work is not None:
-            said = f"{name} is of an agent's work, whose tests are the commands that it ran"
+            said = f"{name} is an agent's work and takes no checker: the commands that the agent ran are its tests"
             raise Refused(said, code="invalid_checker", field="checker")
         if unusable is not None:
             _require_usable(draft, unusable)
@@ -100,14 +100,14 @@ def accept(
 def accept_task(
     suite: Path, name: str, edit: TaskEdit, review: Review, unusable: Unusable, *, seen: str | None = None
 ) -> Path:
-    """Make the draft of an agent's work a task of the suite, and a case of it; return the case's file.
+    """Make the draft of an agent's work a task of the suite, with a case; return the case's file.
 
-    Raises Refused as `accept` does; also where the session may not be used any more, where nobody knows what it began
-    from, and where no test is left."""
+    Raises Refused as `accept` does, and also if the state from which the work began is not known, or no test is
+    left."""
     with _alone(suite):
         path, draft = _waiting(suite, name, seen)
         if draft.work is None:
-            raise Refused(f"{name} is no agent's work: give a checker", code="missing_field", field="checker")
+            raise Refused(f"{name} is not an agent's work: give a checker", code="missing_field", field="checker")
         _require_usable(draft, unusable)
         edited = _edited(draft, edit)
         _require_state(edited)
@@ -124,41 +124,41 @@ def accept_task(
 
 def _require_usable(draft: Draft, unusable: Unusable) -> None:
     if (why := unusable(draft)) is not None:
-        raise Refused(f"{draft.name} may not be used any more: {why}", code="not_usable")
+        raise Refused(f"{draft.name} may no longer be used: {why}", code="not_usable")
 
 
 def _edited(draft: Draft, edit: TaskEdit) -> Draft:
-    """Return the draft of an agent's work as a person changed it. Raises Refused."""
+    """Return the draft with a person's changes. Raises Refused."""
     work = draft.work
     assert work is not None
     messages = draft.messages
     if edit.instruction is not None:
         if not edit.instruction.strip():
-            raise Refused("say what is asked", code="invalid_field", field="instruction")
+            raise Refused("say what the agent is asked to do", code="invalid_field", field="instruction")
         messages = (CaseMessage(role="user", content=edit.instruction),)
     try:
         work = work if edit.tests is None else work.choosing(edit.tests)
     except ValueError as error:
         raise Refused(str(error), code="invalid_field", field="tests") from error
     if not work.tests:
-        raise Refused(f"{draft.name} has no command that can be its test: reject it", code="no_tests")
+        raise Refused(f"no command of {draft.name} can be a test: reject it", code="no_tests")
     work = work if edit.state is None else work.model_copy(update={"state": edit.state})
     return draft.model_copy(update={"messages": messages, "work": work})
 
 
 def _require_state(draft: Draft) -> None:
-    """Raise Refused where it is not known what the work began from, or where that is not there any more."""
+    """Raise Refused if the state from which the work began is not known, or has changed or gone since."""
     assert draft.work is not None
     state = draft.work.state
     if state is None:
-        said = f"what the work of {draft.name} began from is not known: no task was named whose image its turns name"
+        said = f"nobody knows from what state the work of {draft.name} began: no given task has the image of its turns"
         raise Refused(said, code="state_unknown")
     if not tasks.stands(state):
-        raise Refused(f"{state.task} is not what the work of {draft.name} began from any more", code="state_unknown")
+        raise Refused(f"{state.task} has changed since the work of {draft.name} began from it", code="state_unknown")
 
 
 def _new_place(suite: Path, draft: Draft) -> Path:
-    """Return the file of the case that a draft becomes. Raises Refused where the suite has one of that name."""
+    """Return the file of the case that a draft becomes. Raises Refused if the suite has a case of that name."""
     place = _place_of(suite, draft.name)
     if place.exists() or draft.name in read_suite(suite).directories:
         raise Refused(f"{suite}: there is a case {draft.name} already: reject the draft", code="case_exists")
@@ -208,7 +208,7 @@ def _case_again(path: Path) -> tuple[Path, Draft]:
     content = path.read_bytes()
     case, *others = cases_in(path, content)
     if others or case.source is None or case.reuse is None or case.review is None:
-        raise Refused(f"{path}: it was no draft that was accepted", code="unknown_draft")
+        raise Refused(f"{path}: this case was not accepted from a draft", code="unknown_draft")
     if isinstance(case, TaskCase):
         draft = tasks.draft_of(path.parent / case.task)
         fields = {"review": case.review} | ({"group": case.group} if "group" in case.model_fields_set else {})

@@ -1,11 +1,11 @@
-"""An agent's work as a task in Harbor's format: its files are made of the draft, which lies among them.
+"""An agent's work as a task in Harbor's format, whose files are made from its draft.
 
 SUITE/tasks/NAME/instruction.md     what the user asked
-                 task.toml          a verifier in a sandbox of its own, to which tests are not carried
+                 task.toml          settings: the verifier has a sandbox of its own, without the version's tests
                  environment/       copied from the task whose image the session's turns name
                  solution/          each change as text, and a program that makes them
-                 tests/             the commands that the session ran
-                 draft.toml"""
+                 tests/             the commands that the agent ran
+                 draft.toml         the draft itself"""
 
 import shlex
 import shutil
@@ -26,14 +26,14 @@ _TASKS: Final = "tasks"
 _ENVIRONMENT: Final = "environment"
 _DRAFT: Final = "draft.toml"
 _VERIFIER_SECONDS: Final = 600.0
-# Tests stand in the verifier's sandbox as they were: a version that changed them would be its own judge.
+# Files of tests are not copied into the verifier's sandbox: a version that changes them must not judge itself.
 _NOT_CARRIED: Final = (
     *("test", "tests", "test_*", "*_test.*", "*.test.*", "*.spec.*", "conftest.py", "__tests__"),
     *(".git", "__pycache__", "node_modules", ".venv"),
 )
 _SOLVE: Final = "#!/bin/sh\nexec python3 -I /solution/apply.py\n"
 _APPLY: Final = '''\
-"""Makes the changes of a session: each a file of parts, whose lengths index.txt has."""
+"""Makes the changes of a session. Each is a file of parts; index.txt has their lengths."""
 
 from pathlib import Path
 
@@ -53,10 +53,10 @@ for line in (HERE / "index.txt").read_text().splitlines():
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(new.encode())
 '''
-# 126 and 127: the command was not there, which is no doing of the work's.
+# 126 and 127: the command could not be run, which is not the version's fault.
 _TEST: Final = """\
 #!/bin/sh
-# Whether each command ends well is the verdict; that it could not be run is none, and writes no reward.
+# The verdict is whether each command succeeds. A command that could not be run gives no verdict and no reward.
 for each in /tests/[0-9]*.sh; do
   sh "$each" >/logs/verifier/output.txt 2>&1
   code=$?
@@ -72,16 +72,16 @@ echo 1 >/logs/verifier/reward.txt
 
 
 def state_of(task: Path, workdir: str) -> State | None:
-    """Return what a session began from whose image is this task's. Raises ConfigError.
+    """Return the state from which a session in this task's image began. Raises ConfigError.
 
-    None: the work lies nowhere by itself, so that nobody could tell it from its machine."""
+    None if the work lies in /, where nobody can tell its files from the machine's."""
     if workdir.rstrip("/") in ("", "/"):
         return None
     return State(task=str(task.resolve()), digest=_digest(task), workdir=workdir.rstrip("/"))
 
 
 def stands(state: State) -> bool:
-    """Return whether the task has the very environment that the draft names. Raises ConfigError."""
+    """Return whether the task still has the environment that the draft names. Raises ConfigError."""
     return Path(state.task, "task.toml").is_file() and _digest(Path(state.task)) == state.digest
 
 
@@ -95,7 +95,7 @@ def written_case(draft: Draft, **fields: Any) -> TaskCase:
 
 
 def put_task(suite: Path, draft: Draft) -> Path:
-    """Write a draft's task beside its place and return where: `place` puts it there. Raises ConfigError."""
+    """Write a draft's task into a partial folder, which `place` puts into its place. Raises ConfigError."""
     assert draft.work is not None
     assert draft.work.state is not None
     source, folder = Path(draft.work.state.task), place_of(suite, f".{draft.name}{PARTIAL}")
@@ -118,7 +118,7 @@ def place(suite: Path, name: str, folder: Path) -> None:
 
 
 def clear(suite: Path, name: str) -> None:
-    """Remove a task that was made of this draft, and that no case names: who made it was ended before the case was."""
+    """Remove the task of a draft that has no case: a process that accepted it ended before it wrote the case."""
     folder = place_of(suite, name)
     if (folder / _DRAFT).is_file() and draft_of(folder).name == name:
         remove(suite, name)
@@ -132,7 +132,7 @@ def remove(suite: Path, name: str) -> None:
 
 
 def draft_of(folder: Path) -> Draft:
-    """Return the draft that a task was made of. Raises ConfigError."""
+    """Return the draft from which a task was made. Raises ConfigError."""
     try:
         return draft_in(folder / _DRAFT, (folder / _DRAFT).read_bytes())
     except OSError as error:
@@ -140,7 +140,7 @@ def draft_of(folder: Path) -> Draft:
 
 
 def is_as_made(folder: Path, draft: Draft) -> bool:
-    """Return whether nobody has changed a task's own files since they were made of the draft. Raises ConfigError."""
+    """Return whether a task's own files are still as they were made from the draft. Raises ConfigError."""
     try:
         made = list(_files(draft, _environment(folder)))
         return all((folder / path).read_bytes().decode() == text for path, text in made)
@@ -155,7 +155,7 @@ def _digest(task: Path) -> str:
 
 
 def _environment(task: Path) -> Mapping[str, Any]:
-    """Return what a task's settings say of its environment. Raises ConfigError."""
+    """Return the table `environment` of a task's settings. Raises ConfigError."""
     try:
         found = tomllib.loads((task / "task.toml").read_text(encoding="utf-8")).get("environment", {})
     except (OSError, ValueError) as error:
@@ -164,7 +164,7 @@ def _environment(task: Path) -> Mapping[str, Any]:
 
 
 def _files(draft: Draft, environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the files that are made of a draft, by their paths in the task's folder."""
+    """Yield the files that are made from a draft: the path in the task's folder, and the text."""
     work = draft.work
     assert work is not None
     assert work.state is not None

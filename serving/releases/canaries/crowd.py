@@ -1,7 +1,7 @@
-"""How a canary is tried on a crowd: in a small one twenty users an arm never come, so users change arms.
+"""How a canary is tried: a small crowd never has twenty users in each arm, so there users change arms.
 
-That takes a day, so meanwhile the canary's lane follows the learner, and what is judged is the lane.
-docs/decisions/0066-small-crowds.md and 0069-two-lanes.md have what was measured."""
+That takes a day, so meanwhile the canary's lane follows the learner, and the lane as a whole is judged.
+docs/decisions/0066-small-crowds.md and 0069-two-lanes.md have figures."""
 
 import math
 from collections.abc import Sequence

@@ -1,13 +1,13 @@
-"""Guards: what no reward is waited for. A version that breaks is taken back within tens of turns.
+"""Guards: checks that need no rewards, so that a broken version is rolled back within tens of turns.
 
 Each guard compares the share of bad turns under the new version with that under the one it replaces, and trips when the
-sequential interval (core.statistics.sequential) of the difference lies above what would not matter. The
+sequential interval (core.statistics.sequential) of the difference lies above the tolerated difference. The
 guards' alphas add up to the stated one (union bound). Latency is compared as the mean logarithm of milliseconds per
 token.
 
-No single user decides, nor hides anything. Errors are those of users; of a user with many more turns than others only
-the newest count; and a guard says nothing before enough users are on either side. Workloads with fewer are judged
-together, since somebody may have made one up.
+No single user can decide or hide anything: errors are computed over users; only the newest turns count of a user with
+many more than others; and a guard says nothing before there are enough users on both sides. Workloads with fewer users
+are judged together, since somebody may have invented one.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Against a ratchet: steps of which each is too small to be seen, and which add up.
+"""A guard against a ratchet: many steps down, each too small to be noticed alone.
 
-A canary that is a little worse is mostly undecided by its horizon, and promoted. So each promotion leaves what its
-experiment measured, and the next canary is held against earlier versions too, by the sum of the steps since: the errors
-of experiments are independent, each with arms of its own. docs/decisions/0021-the-ratchet.md has what was measured.
+A canary that is slightly worse is mostly undecided when its time is over, and then promoted. So each promotion stores
+what its experiment measured, and the next canary is also compared with earlier versions, by the sum of the steps since;
+the errors of experiments are independent, since each has its own arms. docs/decisions/0021-the-ratchet.md has figures.
 """
 
 import math

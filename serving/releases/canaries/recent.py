@@ -1,6 +1,6 @@
-"""The turns that were served last, of which no user has more than a share.
+"""The most recent turns, with a bound on the share of one user.
 
-However many turns one user has, they push nobody else's out: what guards and crowds are judged by is still there."""
+However many turns one user has, they do not displace others' turns, by which guards and crowds are judged."""
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator

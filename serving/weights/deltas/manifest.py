@@ -114,13 +114,13 @@ def read_manifest(blobs: Blobs, path: str) -> WeightsManifest:
     except FileNotFoundError as error:
         raise WeightsError(f"{path}: missing") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise WeightsError(f"{path}: no weights' manifest ({error})") from error
+        raise WeightsError(f"{path}: not a manifest of weights ({error})") from error
     if path.rpartition("/")[0] != folder(manifest.version):
         raise WeightsError(f"{path}: the manifest of version {manifest.version}")
     if manifest.delta and manifest.delta.base >= manifest.version:
-        raise WeightsError(f"{path}: no weights' manifest (version {manifest.version} upon {manifest.delta.base})")
+        raise WeightsError(f"{path}: not a manifest of weights (version {manifest.version} upon {manifest.delta.base})")
     if manifest.delta and manifest.adapter:
-        raise WeightsError(f"{path}: no weights' manifest (both a delta and an adapter)")
+        raise WeightsError(f"{path}: not a manifest of weights (both a delta and an adapter)")
     return manifest
 
 

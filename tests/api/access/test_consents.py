@@ -220,9 +220,7 @@ def test_what_was_rewarded_is_void_and_stays_so_when_consent_is_given_again(serv
         scorer.close()
 
 
-def test_whoever_withdraws_in_the_name_of_many_keeps_nobody_waiting(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_withdrawals_for_many_users_keep_nobody_waiting(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.access.consents.taking_back.SETTLED_S", 1e6)
     monkeypatch.setattr("api.access.consents.taking_back._WITHDRAWALS", 3)
     first, second = turn_of(service, user="ada"), turn_of(service, user="bob")

@@ -251,13 +251,13 @@ _MUTE = """() => {
 }"""
 
 
-def test_an_order_that_is_not_answered_is_not_called_undone(open_page: OpenPage, tmp_path: Path) -> None:
+def test_an_order_without_an_answer_is_not_called_undone(open_page: OpenPage, tmp_path: Path) -> None:
     with serve(tmp_path / "of-its-own") as service:
         page = open_page("#releases", key="", of=service)
         page.evaluate(_MUTE)
         page.locator("#switches button", has_text="freeze").click()
         told = page.locator("#done")
-        expect(told).to_contain_text("Not known whether this was done: pin version 1. No answer came in 15 s: look")
+        expect(told).to_contain_text("Not known whether this was done: pin version 1. No answer came in 15 s: check")
         assert [order.kind for order in service.orders.done] == ["pin"], "it arrived all the same"
         page.close()
 

@@ -72,7 +72,7 @@ def test_a_withdrawal_is_to_be_taken_back_until_that_is_noted_of_this_one(store:
     assert first.subject == ADA
 
 
-def test_who_is_still_to_be_taken_back_from_and_who_has_turns(store: Store) -> None:
+def test_pending_withdrawals_say_whether_their_subjects_have_turns(store: Store) -> None:
     session, quiet = ConsentSubject(NAMESPACE, "session", "s1"), ConsentSubject(NAMESPACE, "session", "ada")
     for subject in (BOB, ADA, ADA, ELSEWHERE, session, quiet):
         put(store, subject, WITHDRAWN, takes_back=True)

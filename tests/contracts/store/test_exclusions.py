@@ -46,7 +46,7 @@ def test_what_was_ordered_comes_back_as_it_was_in_order(store: Store) -> None:
         assert view.exclusions.newest() == second > first
 
 
-def test_an_exclusion_of_before_anything_was_found_is_read(store: Store) -> None:
+def test_an_exclusion_without_findings_is_read(store: Store) -> None:
     number = add(store, HERS, FOUND)
     with store.work() as work:
         connection = work.exclusions._connection  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ def test_an_exclusion_of_before_anything_was_found_is_read(store: Store) -> None
         assert (read.what, read.found) == (HERS, NO_FINDINGS)
 
 
-def test_what_is_not_committed_was_never_ordered(store: Store) -> None:
+def test_an_exclusion_that_is_not_committed_does_not_exist(store: Store) -> None:
     first = add(store, HERS)
     with pytest.raises(RuntimeError, match="stopped"):
         _stop_halfway(store)
@@ -72,7 +72,7 @@ def _stop_halfway(store: Store) -> None:
         raise RuntimeError("stopped")
 
 
-def test_orders_at_once_each_have_a_number_and_none_hides_behind_a_later_one(store: Store) -> None:
+def test_concurrent_exclusions_become_visible_in_the_order_of_their_numbers(store: Store) -> None:
     """Who holds the history of releases adds the highest number: a reader who goes by numbers misses none."""
 
     def add_alone(_: int) -> tuple[int, int]:

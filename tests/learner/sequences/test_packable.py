@@ -146,7 +146,7 @@ def test_chance_that_no_config_names_is_switched_off_or_refused(
     monkeypatch.setattr(policy_model, "load_whole", load)
     made(LlamaConfig(**SMALL)).save_pretrained(tmp_path)
     if isinstance(part, Noise):
-        with pytest.raises(ConfigError, match="computes otherwise each time that it trains"):
+        with pytest.raises(ConfigError, match="computes something else at each training step"):
             PolicyModel(tmp_path, "cpu")
     else:
         assert PolicyModel(tmp_path, "cpu").model.training

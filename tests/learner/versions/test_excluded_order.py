@@ -62,7 +62,7 @@ def keys(*pairs: Pair) -> list[tuple[InferenceId, int]]:
     return sorted((turn.inference_id, reward.revision) for turn, reward in pairs)
 
 
-def test_a_word_that_waits_is_held_against_what_is_learned_again_before_it(make_world: MakeWorld) -> None:
+def test_a_waiting_reward_is_compared_with_what_is_learned_before_it(make_world: MakeWorld) -> None:
     """A reward said to be 0.9 meanwhile, and then again what it was at first, ends as what it was at first."""
     world = make_world("a")
     learner = world.learner(settings=PATIENT)
@@ -84,7 +84,7 @@ def test_a_word_that_waits_is_held_against_what_is_learned_again_before_it(make_
     assert [(each.revision, each.value) for each in last] == [(0, reward.value), (1, 0.9), (2, reward.value)]
 
 
-def test_a_word_that_said_the_same_as_an_excluded_one_counts_without_it(make_world: MakeWorld) -> None:
+def test_a_reward_equal_to_an_excluded_one_counts(make_world: MakeWorld) -> None:
     """It was passed over since the lineage had learned so already, which it did from the liar alone."""
     world = make_world("a")
     learner = world.learner(settings=PATIENT)
@@ -107,7 +107,7 @@ def test_a_word_that_said_the_same_as_an_excluded_one_counts_without_it(make_wor
 
 
 @pytest.mark.parametrize("comes_first", ["the rejection", "the rollback"])
-def test_a_clean_candidate_that_goes_before_its_misled_ancestor_is_learned_again(
+def test_a_clean_candidate_left_before_its_misled_ancestor_is_learned_again(
     make_world: MakeWorld, comes_first: str
 ) -> None:
     world = make_world("a")
@@ -239,7 +239,7 @@ def _ordered_last(world: World) -> PolicyRef:
         return view.orders.unfinished("local")[-1].version
 
 
-def test_what_goes_too_since_nothing_between_can_serve_is_learned_again(make_world: MakeWorld) -> None:
+def test_versions_left_because_none_between_can_serve_are_learned_again(make_world: MakeWorld) -> None:
     """Version 3 never served: the way back from 4 leads to 2, and what 3 learned comes with the rest."""
     world = make_world("a")
     learner = world.learner(settings=PATIENT)
@@ -256,7 +256,7 @@ def test_what_goes_too_since_nothing_between_can_serve_is_learned_again(make_wor
     assert wanted(world, learner) == keys(*batches[0], *batches[1], *batches[2][1:])
 
 
-def test_turns_that_are_gone_by_then_are_still_known_to_be_excluded(make_world: MakeWorld) -> None:
+def test_deleted_turns_are_still_known_to_be_excluded(make_world: MakeWorld) -> None:
     """What was excluded stood in the store when the order came, and had to leave it before the learner went back."""
     world = make_world("a")
     learner = world.learner(settings=PATIENT)
@@ -280,7 +280,7 @@ def _delete(world: World, ids: Sequence[InferenceId]) -> None:
             connection.exec_driver_sql("DELETE FROM turns WHERE inference_id = ?", (each,))
 
 
-def test_what_is_learned_again_makes_no_room_for_itself(make_world: MakeWorld) -> None:
+def test_a_full_backlog_drops_nothing_that_is_learned_again(make_world: MakeWorld) -> None:
     """A workload with a share of an update waits for several updates, and nothing of it is dropped meanwhile."""
     world = make_world("a")
     shares = {"mixture.workloads": {"write": 0.5}, "batch.backlog_turns": 8}

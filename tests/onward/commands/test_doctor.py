@@ -267,21 +267,24 @@ def test_the_proof_of_what_an_engine_loads_is_said(doctor: Doctor, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("most", "rank", "said"),
+    ("most", "lora", "beside", "said"),
     [
-        (8, 8, "adapters come and go by name, up to rank 8"),
-        (None, 8, "merged with the model and loaded whole in a pause, since it runs without --enable-lora"),
-        (8, 16, "merged with the model and loaded whole in a pause, since its --max-lora-rank is 8, not 16"),
+        (8, "rank=8", ["all"], "loads adapters by name, up to rank 8"),
+        (8, "targets=['mlp.down_proj']", ["down_proj"], "loads adapters by name, up to rank 8"),
+        (None, "rank=8", ["all"], "each pauses the server: it was not started with --enable-lora"),
+        (8, "rank=16", ["all"], "each pauses the server: its --max-lora-rank is 8, and the adapter's rank 16"),
+        (8, "rank=8", ["q_proj"], "its --lora-target-modules lacks down_proj, gate_proj, k_proj,"),
+        (8, "targets=['lm_head']", ["q_proj"], "its --lora-target-modules lacks lm_head"),
     ],
 )
-def test_how_an_engine_is_given_adapters_is_said(
-    doctor: Doctor, tmp_path: Path, most: int | None, rank: int, said: str
+def test_doctor_says_how_an_engine_is_given_adapters(
+    doctor: Doctor, tmp_path: Path, most: int | None, lora: str, beside: list[str], said: str
 ) -> None:
     settings = ("serving.engine=sglang", "serving.sglang.device=cuda", f"serving.sglang.python={sys.executable}")
     with weights_server(FsspecBlobs(tmp_path / "blobs")) as server:
-        server.loaded, server.most_adapters = [SHIPPED_MODEL], most
+        server.loaded, server.most_adapters, server.targets = [SHIPPED_MODEL], most, beside
         urls = f"serving.sglang.urls=['{server.url}']"
-        code, told = doctor(tmp_path / "service", *settings, urls, f"learner.lora.rank={rank}")
+        code, told = doctor(tmp_path / "service", *settings, urls, "learner.lora.rank=8", f"learner.lora.{lora}")
     assert code == 0, told
     assert said in told
 

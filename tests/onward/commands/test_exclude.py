@@ -10,8 +10,10 @@ from logged_world import START, World, logged_past, manifests, open_world, settl
 
 from core.errors import ConfigError
 from core.ids import UserHash, base_ref
+from core.operations.exclusions import Foreseen
 from learner.stage import Learner
 from onward.cli import app
+from onward.commands.operators.exclusions import _lines
 
 LIAR = UserHash("mallory")
 PARTITIONS = ["--set", "ingest.partitions=2"]
@@ -64,7 +66,7 @@ def test_it_shows_what_would_change_and_then_orders_it(world: World, capsys: pyt
     exclude(world, "--user", LIAR)
     told = capsys.readouterr().out
     told = " ".join(told.split())
-    assert "versions 3 to 4 are abandoned: 2, made by 2 updates; version 2 is gone on from" in told
+    assert "versions 3 to 4 are abandoned: 2, made by 2 updates; learning goes on from version 2" in told
     assert "14 other turns that they learned from are learned again: about" in told
     assert "nothing was changed" in told
     with world.store.look() as view:
@@ -95,6 +97,11 @@ def test_it_shows_what_would_change_and_then_orders_it(world: World, capsys: pyt
     assert (again["learned"], again["back_to"]) == (0, None), "of what is gone on with, no version learned from it"
 
 
+def test_refused_candidates_are_named_even_if_no_lineage_changes() -> None:
+    said = list(_lines(Foreseen(selected=1, refused=(base_ref(5),))))
+    assert said[-1] == "version 5 will serve nobody"
+
+
 def test_candidates_are_refused_and_the_learner_leaves_them(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.release(2)
     capsys.readouterr()
@@ -123,9 +130,9 @@ def test_what_excludes_nothing_or_everything_is_refused(world: World) -> None:
         (["--user", "nobody"], "--user: user nobody has no turn"),
         (["--user", LIAR, "--user", "nobody"], "--user: user nobody has no turn"),
         (["--turn", "nowhere"], "--turn: no turn nowhere in the store"),
-        (["--version", "2", "--user", LIAR], "no turn in the store is all of this"),
+        (["--version", "2", "--user", LIAR], "no turn in the store meets all of these conditions"),
         (["--user", LIAR, "--namespace", "acme"], "--user: user mallory has no turn"),
-        (["--from", "2031-01-01T00:00:00Z"], "no turn in the store is all of this"),
+        (["--from", "2031-01-01T00:00:00Z"], "no turn in the store meets all of these conditions"),
         (["--from", "noon"], "--from noon: want a time"),
     ]:
         with pytest.raises(ConfigError, match=why):

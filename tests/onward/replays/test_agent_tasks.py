@@ -132,7 +132,7 @@ def test_tools_of_any_agent_that_change_files_are_read(name: str, given: dict[st
     assert (found.kind, found.path, found.old, found.new) == change
 
 
-def test_what_the_user_made_of_a_call_is_what_counts() -> None:
+def test_a_call_counts_as_its_user_edited_it() -> None:
     made = session_of(EDIT, TEST)
     turn, new = made.turns[0], "other + one\n"
     tokens = (*call_ids("edit", {"path": "add.py", "old": "1", "new": "one + other\n"}), END)
@@ -150,7 +150,7 @@ def test_what_the_user_made_of_a_call_is_what_counts() -> None:
     assert ([each.new for each in found[1].changes], found[1].turns) == ([new], (turn.inference_id,))
 
 
-def test_what_was_refused_changed_nothing_and_what_nobody_told_is_named() -> None:
+def test_refused_calls_change_nothing_and_calls_without_a_result_are_named() -> None:
     refused = ("edit", {"path": "add.py", "edits": [{"old": "x", "new": "y"}]}, "add.py: `old` is not in the file")
     untold = ("write", {"path": "new.py", "content": "x = 1\n"}, None)
     assert len(session_of(refused, EDIT, TEST).work().changes) == 1
@@ -158,7 +158,7 @@ def test_what_was_refused_changed_nothing_and_what_nobody_told_is_named() -> Non
     work = session_of(untold, EDIT, ("terminal", {"command": "sed -i s/a/b/ add.py"}, "exit code 0"), TEST).work()
     assert [change.path for change in work.changes] == ["add.py"]
     assert work.unseen == (
-        "write of new.py, of which nobody was told whether it was done",
+        "write of new.py, whose result is not in the log",
         "the command sed -i s/a/b/ add.py",
     )
     assert session_of(EDIT, TEST, untold).found() == "no_tests", "it may have changed what was tested"
@@ -247,7 +247,7 @@ def test_secrets_are_in_no_draft() -> None:
     assert [each.doubt for each in found[1].commands if SECRET in each.command] == ["secret", "secret"]
 
 
-def test_consent_counts_as_it_stands_when_somebody_decides(tmp_path: Path) -> None:
+def test_consent_counts_as_it_stands_when_a_draft_is_decided(tmp_path: Path) -> None:
     """So do exclusions, withdrawals, and turns that are gone or were not to be stored."""
     user = UserHash("u1")
     turn = made_events.completion(SESSION, user_id=user)
@@ -283,7 +283,13 @@ def test_consent_counts_as_it_stands_when_somebody_decides(tmp_path: Path) -> No
         with source.store.work() as work:
             work.rewards.put([(0, again)])
         assert why(draft) is None
-        beside = without_words(made_events.completion(SESSION, inference_id=InferenceId("beside"), turn_index=1))
+        with source.store.work() as work:
+            work.turns.put([made_events.completion(SESSION, inference_id=InferenceId("later"), turn_index=2)])
+        assert why(draft) == "turns of its session are gone", "nobody knows what the second one said"
+        with source.store.work() as work:
+            work.turns.put([made_events.completion(SESSION, inference_id=InferenceId("between"), turn_index=1)])
+        assert why(draft) is None
+        beside = without_words(made_events.completion(SESSION, inference_id=InferenceId("beside"), turn_index=3))
         with source.store.work() as work:
             work.exclusions.add(Exclusion(users=frozenset({user})), "it lied", "ada", turn.received_at)
         assert why(draft) == "its session is excluded from learning"

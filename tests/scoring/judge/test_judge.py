@@ -503,5 +503,5 @@ def test_doctors_question_is_answered_or_says_what_is_wrong(endpoint: Endpoint) 
 
 @pytest.mark.parametrize("body", ["no JSON", '{"choices": []}'])
 def test_an_answer_that_is_no_completion_is_named_as_such(body: str) -> None:
-    with pytest.raises(NoVote, match="no chat completion: "):
+    with pytest.raises(NoVote, match="not a chat completion: "):
         _read(httpx.Response(200, text=body))

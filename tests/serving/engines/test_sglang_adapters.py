@@ -178,7 +178,7 @@ def test_a_torn_adapter_never_serves(
         assert engine.pinnable() >= {THREE, FIVE}
 
 
-def test_a_server_of_its_own_that_dies_has_all_again(world: Published, tmp_path: Path) -> None:
+def test_a_started_server_that_dies_gets_its_adapters_again(world: Published, tmp_path: Path) -> None:
     require_sglang()
     room = room_for(MODEL, 8, ())
     engine = SglangEngine("two", SETTINGS, world.weights, world.blobs, MODEL, tmp_path, url=None, room=room)

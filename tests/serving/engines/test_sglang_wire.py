@@ -11,8 +11,8 @@ from core.errors import EngineUnavailable, InvalidRequest, OnwardError
 from core.events import Grammar, Sampling
 from core.ids import InferenceId
 from core.ports import GenerateRequest
+from serving.engines.sglang.generation.policy import EventStream
 from serving.engines.sglang.generation.refusals import refusal
-from serving.engines.sglang.generation.sse import EventStream
 from serving.engines.sglang.generation.wire import Event, Span, WireFinish, decode_event, encode_request
 
 WHERE = "http://one"

@@ -132,7 +132,7 @@ def test_nothing_is_accepted_whose_state_is_unknown_or_that_may_not_be_used(tmp_
     assert refused() == "state_unknown"
     assert refused(why="its session may not be learned from") == "not_usable"
     assert refused(name="mined-1") == "missing_field"
-    with pytest.raises(Refused, match="is of an agent's work, whose tests are"):
+    with pytest.raises(Refused, match="is an agent's work and takes no checker"):
         accept(suite, "mined-2", SUMS, BY)
     began = TaskEdit(state=tasks.state_of(task, "/app/"))
     assert tasks.state_of(task, "/") is None
@@ -142,7 +142,7 @@ def test_nothing_is_accepted_whose_state_is_unknown_or_that_may_not_be_used(tmp_
     accept_task(suite, "mined-2", TaskEdit(state=tasks.state_of(task, "/app")), BY, usable)
 
 
-def test_who_was_ended_amid_accepting_leaves_nothing_that_stands_in_the_way(tmp_path: Path) -> None:
+def test_a_process_killed_while_accepting_leaves_nothing_in_the_way(tmp_path: Path) -> None:
     suite, made = tmp_path / "suite", agent_draft(tmp_path / "task")
     put_draft(suite, made)
     tasks.put_task(suite, made)

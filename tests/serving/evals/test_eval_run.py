@@ -320,9 +320,9 @@ def test_a_case_that_says_nothing_of_it_takes_the_room_there_is(server: _Server,
     [
         (503, "away", "503: away"),
         (404, '{"error": {"message": "no such model"}}', "404: .*no such model"),
-        (200, "<html>", "no chat completion"),
-        (200, '{"choices": []}', "no chat completion"),
-        (200, '{"choices": [{"message": {"content": 3}}]}', "no chat completion"),
+        (200, "<html>", "not a chat completion"),
+        (200, '{"choices": []}', "not a chat completion"),
+        (200, '{"choices": [{"message": {"content": 3}}]}', "not a chat completion"),
     ],
 )
 def test_what_is_no_answer_says_so(server: _Server, status: int, body: str, said: str) -> None:

@@ -1,13 +1,12 @@
-"""One answer of an engine, as its events come: which tokens are new, what they are worth, and which version spoke.
+"""Reads one answer of an engine, event by event: the new tokens, their log-probabilities, and the version of each.
 
-Two things are said by no document of SGLang's (0.5.23, srt/managers/tokenizer_manager.py):
+No document of SGLang's says this (0.5.23, srt/managers/tokenizer_manager.py):
 
-- An event holds the new tokens alone under --incremental-streaming-output, else those of all steps so far, and then
-  perhaps more of them than its own `completion_tokens`, which alone is right.
-- While an answer is under way, `weight_version` is the label that the server bears as it *writes* the event; tokens
-  sampled just before a swap may come with the new one. The last event alone has the sampler's own spans. A request that
-  met no change of label, and was not sent back to the queue (as a swap does with all of them), has one version for
-  certain.
+- With --incremental-streaming-output an event holds only the new tokens, otherwise those of all steps so far, and then
+  perhaps more than its own `completion_tokens`, which is right.
+- While an answer runs, `weight_version` is the server's label when it *writes* the event; tokens that were sampled just
+  before a swap may come with the new label. Only the last event has the sampler's own spans. A request whose label did
+  not change, and that was not sent back to the queue (as a swap does with all of them), certainly has one version.
 """
 
 import math
@@ -31,7 +30,7 @@ class EngineAnswer:
     """Feed it each event; it tells the chunks."""
 
     def __init__(self, where: str, speaker: Speaker = version_of) -> None:
-        """`where` names the engine in errors; `speaker` tells the version from a label."""
+        """`where` names the engine in errors; `speaker` turns a label into a version."""
         self._where, self._speaker = where, speaker
         self._told = 0  # tokens
         self._begun: tuple[str | None, int] | None = None  # the label with the first token, and no retractions

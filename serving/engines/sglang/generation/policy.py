@@ -21,7 +21,6 @@ from core.settings import SglangSettings
 from serving.engines.sglang.generation.answer import EngineAnswer
 from serving.engines.sglang.generation.refusals import refusal
 from serving.engines.sglang.generation.spans import upon_the_anchor, version_of
-from serving.engines.sglang.generation.sse import EventStream
 from serving.engines.sglang.generation.wire import decode_event, encode_request
 
 _CONNECT_S = 5.0
@@ -30,6 +29,19 @@ _PATIENT = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)  # however
 _LAST_WORD_S = 1.0  # between the last token and the end of the stream
 _KEEP_ALIVE_S = 3.0  # shorter than the server's (5 s): else it closes a connection as we write to it
 _HEADERS = {"Content-Type": "application/json"}
+_DATA, _END = b"data:", b"\n\n"  # of a server-sent event
+
+
+class EventStream:
+    """Splits a stream into the payloads of its server-sent events, of one `data:` line each and of any length."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Return the payloads of the events that this piece completes."""
+        *events, self._rest = (self._rest + piece).split(_END)
+        return [event[len(_DATA) :].strip() for event in events if event.startswith(_DATA)]
 
 
 class SglangConnections:

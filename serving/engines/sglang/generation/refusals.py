@@ -6,7 +6,7 @@ from core.errors import EngineUnavailable, InvalidRequest, OnwardError
 from core.grammars.library import TOO_COMPLEX
 
 _GRAMMAR = {"Grammar accept_token failed": TOO_COMPLEX, "Failed to compile": "invalid_grammar"}
-_NO_ADAPTER = re.compile(r"\bLoRA\b")  # the one that was named is gone: another replica has it, or its host loads it
+_NO_ADAPTER = re.compile(r"\bLoRA\b")  # the named adapter is gone: another replica has it, or the host loads it again
 _TOO_LONG = re.compile(r"context length|maximum allowed length|memory budget")
 _FIELDS = {
     "temperature": "temperature",

@@ -17,11 +17,11 @@ def version_of(label: str | None) -> PolicyRef:
 
 
 Speaker = Callable[[str | None], PolicyRef]
-"""Tells which version speaks under a label."""
+"""Returns the version that generates tokens under a label."""
 
 
 def upon_the_anchor(version: PolicyRef) -> Speaker:
-    """Return who speaks for a request that names an adapter: that version, while its base is what the server holds."""
+    """Return the speaker of a request that names an adapter: `version`, while the server's weights are the anchor's."""
     return lambda label: version if version_of(label) == ANCHOR else UNKNOWN
 
 

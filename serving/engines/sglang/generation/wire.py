@@ -45,7 +45,7 @@ class MetaInfo(msgspec.Struct, frozen=True, gc=False):
     output_top_logprobs: list[list[TopEntry] | None] = []
 
 
-class Refusal(msgspec.Struct, frozen=True, gc=False):
+class WireRefusal(msgspec.Struct, frozen=True, gc=False):
     message: str
     code: int = 400
 
@@ -55,7 +55,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
     output_ids: list[int] = []
     meta_info: MetaInfo = MetaInfo()
-    error: Refusal | None = None
+    error: WireRefusal | None = None
 
 
 # Beyond these the server's tensors (float32, int32) hold another number, or its scheduler ends for want of one.
@@ -72,7 +72,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_request(request: GenerateRequest, rid: str, adapter: str | None = None) -> bytes:
-    """Encode a request, to be answered by the adapter of that name.
+    """Encode a request, which is answered by the adapter of that name, if any.
 
     Without stop tokens the answer goes on to `max_tokens`; with them it also ends at the model's own end of text."""
     sampling = request.sampling

@@ -14,7 +14,7 @@ from core.ids import ANCHOR, PolicyRef, base_ref
 from core.model.probes import ProbeComparison
 from core.ports import AdapterConfig
 from core.settings import SglangSettings, SglangTimeoutSettings
-from serving.engines.sglang.adapters import name_of, room_for
+from serving.engines.sglang.adapters import NamedAdapter, name_of, room_for
 from serving.engines.sglang.engine import SglangEngine
 from serving.engines.sglang.process import adapter_arguments
 
@@ -97,14 +97,14 @@ def test_versions_come_and_go_without_a_pause(world: Published, engine: SglangEn
     assert engine.pinnable() == {ANCHOR, THREE, FOUR, FIVE}, "what is loaded is there for a canary, too"
 
 
-def test_one_that_is_loaded_is_pinnable_before_it_serves(world: Published, engine: SglangEngine) -> None:
+def test_a_loaded_adapter_is_pinnable_before_it_serves(world: Published, engine: SglangEngine) -> None:
     engine.load(world.refs[FOUR])
     assert FOUR in engine.pinnable()
     assert engine.what_is_wrong(FOUR) is None
     assert engine.serving() == THREE
 
 
-def test_what_nobody_wants_stays_until_nobody_is_answered(
+def test_a_dropped_adapter_stays_until_no_request_runs(
     world: Published, engine: SglangEngine, server: WeightsServer
 ) -> None:
     server.running = 1
@@ -118,7 +118,7 @@ def test_what_nobody_wants_stays_until_nobody_is_answered(
     assert set(server.adapters) == names(world, FOUR)
     with pytest.raises(Conflict):
         engine.unload(FOUR)
-    with pytest.raises(Conflict, match="stand upon"):
+    with pytest.raises(Conflict, match="the model below the adapters"):
         engine.unload(ANCHOR)
 
 
@@ -133,7 +133,7 @@ def test_room_is_made_of_ours_alone(world: Published, engine: SglangEngine, serv
     assert set(server.adapters) == {"theirs"} | names(world, FOUR, FIVE)
 
 
-def test_a_server_without_room_is_said_and_nothing_of_others_goes(
+def test_a_server_without_room_is_reported_and_others_adapters_stay(
     world: Published, engine: SglangEngine, server: WeightsServer
 ) -> None:
     server.adapters |= {"theirs": "/theirs", "onward-9-0123456789ab": "/of/another/host", "more": "/theirs"}
@@ -155,7 +155,7 @@ def test_a_server_without_room_is_said_and_nothing_of_others_goes(
     assert engine.serving() == THREE
 
 
-def test_one_that_others_pushed_out_is_loaded_again(
+def test_an_adapter_that_others_pushed_out_is_loaded_again(
     world: Published, engine: SglangEngine, server: WeightsServer
 ) -> None:
     engine.load(world.refs[FOUR])
@@ -245,7 +245,7 @@ def test_a_torn_file_is_laid_out_once_more(
 
 @pytest.mark.parametrize("other", [ANCHOR, THREE], ids=["the model's own", "the parent's"])
 @pytest.mark.parametrize("is_near", [False, True])
-def test_one_that_answers_as_another_never_serves(
+def test_an_adapter_that_answers_as_another_never_serves(
     world: Published,
     engine: SglangEngine,
     server: WeightsServer,
@@ -259,7 +259,7 @@ def test_one_that_answers_as_another_never_serves(
     if is_near:
         monkeypatch.setattr("serving.engines.sglang.engine.agrees", lambda *_: ProbeComparison(True, ""))
     why = f"its answers are those of version {other}" if is_near else "nats"
-    with pytest.raises(WeightsError, match=rf"version 4: the adapter that the engine loaded is another: .*{why}"):
+    with pytest.raises(WeightsError, match=rf"version 4: the engine loaded another adapter: .*{why}"):
         engine.load(world.refs[FOUR])
     assert set(server.adapters) == names(world, THREE)
     assert engine.serving() == THREE
@@ -300,7 +300,7 @@ def test_a_server_without_lora_gets_merged_versions_and_the_log_says_why(
     serve(engine, world, THREE)
     assert server.adapters == {}
     assert (engine.names(), engine.holds_many, engine.pinnable()) == ({}, False, {THREE})
-    assert "version 3 is merged with its base, and each swap to it pauses" in caplog.text
+    assert "version 3 is merged with the given model, and each swap to it pauses" in caplog.text
     assert "it was not started with --enable-lora" in caplog.text
 
 
@@ -312,7 +312,7 @@ def test_a_rank_beyond_the_servers_is_merged(
     engine.load(ref)
     engine.switch(ref.version)
     assert (engine.serving(), engine.names()) == (ref.version, {})
-    assert "its rank is 16, and the server's --max-lora-rank 8" in caplog.text
+    assert "its --max-lora-rank is 8, and the adapter's rank 16" in caplog.text
 
 
 def test_a_server_is_started_with_what_the_learner_makes() -> None:
@@ -320,7 +320,7 @@ def test_a_server_is_started_with_what_the_learner_makes() -> None:
     assert room is not None
     assert (room.max_rank, room.max_loaded) == (16, 16)
     assert room.targets == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
-    only = room_for(MODEL, 4, ("q_proj", "v_proj"))
+    only = room_for(MODEL, 4, ("q_proj", "self_attn.v_proj"))
     assert only is not None
     assert only.targets == {"q_proj", "v_proj"}
     assert room_for(MODEL, 0, ()) is None
@@ -329,7 +329,7 @@ def test_a_server_is_started_with_what_the_learner_makes() -> None:
     assert " ".join(on_card).endswith("--max-lora-rank 4 --lora-target-modules q_proj v_proj --max-loaded-loras 16")
 
 
-def test_one_that_is_to_be_started_takes_adapters_before_it_is_there(world: Published, tmp_path: Path) -> None:
+def test_adapters_are_held_before_the_server_is_started(world: Published, tmp_path: Path) -> None:
     settings = SglangSettings(python=Path(sys.executable))
     given = ("one", settings, world.weights, world.blobs, MODEL, tmp_path)
     with closing(SglangEngine(*given, url=None, room=room_for(MODEL, 8, ()))) as engine:
@@ -339,7 +339,46 @@ def test_one_that_is_to_be_started_takes_adapters_before_it_is_there(world: Publ
         assert not any((tmp_path / "versions").iterdir()), "nothing is merged"
 
 
-def test_what_is_gone_leaves_the_disk(world: Published, engine: SglangEngine, tmp_path: Path) -> None:
+def test_a_server_that_unloads_nothing_is_asked_once(
+    world: Published, engine: SglangEngine, server: WeightsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.most_adapters = 2
+    engine._check_server()
+    serve(engine, world, FOUR)
+    server.running = 1  # or the dropped one goes at once
+    engine.unload(THREE)
+    asked: list[str] = []
+
+    def keep(name: str, _: float | None = None) -> None:
+        asked.append(name)
+        assert len(asked) < 10, "it would be asked for ever"
+        raise WeightsError("SGLang did not unload it")
+
+    monkeypatch.setattr(engine._admin, "unload_adapter", keep)
+    with pytest.raises(EngineUnavailable, match="no room for version 5"):
+        engine.load(world.refs[FIVE])
+    assert asked == [name_of(world.refs[THREE])]
+
+
+def test_a_version_may_be_dropped_while_others_are_listed(
+    world: Published, engine: SglangEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's thread drops versions while its loader asks the server what it has."""
+    engine.load(world.refs[FOUR])
+    adapters = engine._adapters
+
+    class DroppedMeanwhile(dict[PolicyRef, NamedAdapter]):
+        def values(self) -> Iterator[NamedAdapter]:  # type: ignore[override]
+            for each in super().values():
+                adapters.drop(FOUR)
+                yield each
+
+    monkeypatch.setattr(adapters, "_held", DroppedMeanwhile(adapters.held()))
+    adapters.refresh()
+    adapters.refresh()
+
+
+def test_an_unloaded_adapter_leaves_the_disk(world: Published, engine: SglangEngine, tmp_path: Path) -> None:
     """Its directory stays for as long as a request may have the server load it again."""
 
     def kept() -> set[str]:

@@ -35,6 +35,7 @@ class WeightsServer(ThreadingHTTPServer):
         self.swallowing: set[int] = set()  # ranks that say they load, and keep what they have
         self.rotten: dict[int, str] = {}  # of a rank: part of a name, of the tensors that it holds wrongly
         self.most_adapters: int | None = None  # that it takes beside its weights; None: it was started without LoRA
+        self.targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
         self.adapters: dict[str, str] = {}  # the directories, by name
         self.answers_as: dict[str, PolicyRef] = {}  # of an adapter: whose answers it gives instead of its own
         self.running = 0
@@ -61,8 +62,7 @@ class WeightsServer(ThreadingHTTPServer):
                 told = {"version": "0.5.23", "dtype": "float32", "device": self.device, "max_req_input_len": 512}
                 told["grammar_backend"] = "llguidance"
                 if self.most_adapters is not None:
-                    targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-                    told |= {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": targets}
+                    told |= {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": self.targets}
                     told |= {"max_loaded_loras": self.most_adapters}
                 return told | {"quantization": self.quantization, "startup_time": {"load_weight": self.startup_time}}
             case "/model_info":
