@@ -1,13 +1,18 @@
-// Elements and words. Everything is set as text: what comes from clients stays text.
+// Elements and words. Everything is set as text: what comes from clients stays text, and turns no other text around.
 
 export const at = id => document.getElementById(id);
+
+const ACTS = /(?![\n\r\t\u200c\u200d])[\p{Cc}\p{Cf}]/gu;
+
+/** A text in which characters that are not seen, and turn or hide others, stand as their escapes, as on a terminal. */
+const visible = text => text.replace(ACTS, each => `\\u{${each.codePointAt(0).toString(16)}}`);
 
 /** `make("td", "a class", "text", child, …)`; a child that is null or false is left out. */
 export function make(name, kind = "", ...children) {
   const element = document.createElement(name);
   if (kind) element.className = kind;
   element.append(...children.filter(child => child !== null && child !== undefined && child !== false)
-    .map(child => child instanceof Node ? child : String(child)));
+    .map(child => child instanceof Node ? child : visible(String(child))));
   return element;
 }
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Mapping
 from threading import Lock
 from typing import Final
@@ -65,24 +65,30 @@ class SessionValues:
     """The values of sessions' placeholders, in the memory of this process alone and for the newest sessions.
 
     They give an answer its values back where the request names what was said before without repeating it, and tell
-    what feedback must not say either. A process that has forgotten them leaves placeholders as they are."""
+    what feedback must not say either. A process that has forgotten them leaves placeholders as they are. Of several
+    namespaces the one that has the most sessions forgets first."""
 
     def __init__(self) -> None:
-        self._sessions: OrderedDict[tuple[Namespace, SessionId], dict[str, str]] = OrderedDict()
+        self._sessions: defaultdict[Namespace, OrderedDict[SessionId, dict[str, str]]] = defaultdict(OrderedDict)
+        self._count = 0
         self._lock = Lock()
 
     def of(self, namespace: Namespace, session_id: SessionId) -> dict[str, str]:
         with self._lock:
-            return dict(self._sessions.get((namespace, session_id), ()))
+            sessions = self._sessions.get(namespace)
+            return {} if sessions is None else dict(sessions.get(session_id, ()))
 
     def put(self, namespace: Namespace, session_id: SessionId, values: Mapping[str, str]) -> None:
         if not values:
             return
         with self._lock:
-            kept = self._sessions.setdefault((namespace, session_id), {})
-            self._sessions.move_to_end((namespace, session_id))
+            sessions = self._sessions[namespace]
+            self._count += session_id not in sessions
+            kept = sessions.setdefault(session_id, {})
+            sessions.move_to_end(session_id)
             kept.update(values)
             for placeholder in list(kept)[:-_MOST_VALUES]:
                 del kept[placeholder]
-            if len(self._sessions) > _MOST_SESSIONS:
-                self._sessions.popitem(last=False)
+            if self._count > _MOST_SESSIONS:
+                max(self._sessions.values(), key=len).popitem(last=False)
+                self._count -= 1

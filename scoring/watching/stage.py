@@ -8,7 +8,7 @@ A turn ripens by the time of rewards, not by the wall clock, so no turns are los
 
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
@@ -172,13 +172,17 @@ class MonitorStage(Stage):
         self._workloads.move_to_end(key)
         return self._workloads[key]
 
-    def _forget_one(self, but: Key) -> None:
-        """Forget the most silent of those that few users use; where there is none, the most silent of all.
+    def _forget_one(self, newcomer: Key) -> None:
+        """Forget the most silent workload of the newcomer's namespace that few users use.
 
-        Else one user, by naming many, has the others' forgotten."""
-        silent = [key for key in self._workloads if key != but]
-        unused = (key for key in silent if not self._workloads[key].has_users)
-        self._workloads.pop(next(unused, silent[0])).close()
+        Where it has none, forget one of the namespace that has the most: again one that few use, or the most silent.
+        Else one user, by naming many, has others' forgotten. She names their users, too, but no other namespaces."""
+        heaviest = Counter(namespace for namespace, _ in self._workloads).most_common(1)[0][0]
+        silent = [key for key in self._workloads if key != newcomer]
+        unused = [key for key in silent if not self._workloads[key].has_users]
+        own = [key for key in unused if key[0] == newcomer[0]]
+        of_heaviest = [key for keys in (unused, silent) for key in keys if key[0] == heaviest]
+        self._workloads.pop((own or of_heaviest)[0]).close()
 
     def _make(self, key: Key) -> Workload:
         with self._store.look() as view:

@@ -15,7 +15,7 @@ from core.text.json_objects import object_of
 from environments.harness.prompts import ALL as HARNESS_WORDS
 from onward.replays.exports.conversations import Conversations
 from onward.replays.exports.past import Logged
-from onward.replays.suites.commands import Ran, command_of, doubt_of, exit_code_of, only_looks
+from onward.replays.suites.commands import Ran, command_of, doubt_of, exit_code_of, only_looks, runs_one_of
 from serving.evals.agent_work import AgentWork, FileChange, RanCommand, State
 
 _OWN: Final = ("turn", "suggestion", "summary")  # purposes of the agent's own turns
@@ -124,7 +124,8 @@ class Agents:
         for ran in runs:  # the last run of each command counts
             before = found.get(ran.command)
             clean = self._clean(ran.command)
-            doubt = "secret" if clean != ran.command else doubt_of(ran, moves, workdir, changed_tests=changed_tests)
+            changed = changed_tests or runs_one_of(ran.command, [change.path for change in changes])
+            doubt = "secret" if clean != ran.command else doubt_of(ran, moves, workdir, changed_tests=changed)
             failed = before is not None and (before.failed_before or before.exit_code not in (None, 0))
             found[ran.command] = RanCommand(command=clean, exit_code=ran.exit_code, failed_before=failed, doubt=doubt)
         tests = {each.command for each in found.values() if each.doubt is None}

@@ -1,7 +1,8 @@
 """The commands that agents run in their sessions: which of them can be tests, and why others cannot."""
 
+import posixpath
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ _TELLS: Final = re2.compile(
     r"(?:mvn|gradle|\./gradlew) (?:\S+ )*(?:test|check)\b|bundle exec r(?:spec|ake test)\b|rspec\b|phpunit\b|"
     r"(?:sh|bash) \S*test\S*|\./\S*test\S*|test -|grep -q)"
 )
+_RUNS: Final = re2.compile(r"^(?:[A-Z_][A-Z_0-9]*=\S* )*(?:(?:sh|bash) |\./)(\S+)")
 _NETWORK: Final = re2.compile(
     r"\b(curl|wget|ssh|scp|rsync|nc|telnet|ping|docker|podman|kubectl|aws|gcloud|gh)\b|\w+://|"
     r"\b(pip3?|npm|pnpm|yarn|apt|apt-get|brew|gem|cargo|go|conda|poetry|uv|bundle) "
@@ -106,6 +108,13 @@ def doubt_of(ran: Ran, moves: int, workdir: str | None, *, changed_tests: bool) 
         if found:
             return doubt
     return None
+
+
+def runs_one_of(command: str, paths: Iterable[str]) -> bool:
+    """Return whether a command runs one of these files as a script: how it ends is what whoever wrote the file says."""
+    runs = (_RUNS.match(part.strip()) for part in command.split("&&"))
+    scripts = {posixpath.basename(found.group(1)) for found in runs if found}
+    return not scripts.isdisjoint(map(posixpath.basename, paths))
 
 
 def only_looks(command: str) -> bool:

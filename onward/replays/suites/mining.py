@@ -4,8 +4,8 @@ A session is skipped if any of its turns may not be learned from or stored, sinc
 session with tools becomes the draft of a task."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from core.store import open_sqlite
 from environments.cases.prepared import prepared
 from environments.errors import EnvironmentFault
 from environments.tasks.harbor.folder import read_tasks
-from learner.sequences.resemblance import Solutions
+from learner.sequences.resemblance import Solutions, answers_of
 from onward.replays.exports.choice import TurnChoice
 from onward.replays.exports.conversations import Conversations
 from onward.replays.exports.past import ChosenPast, Logged
@@ -46,6 +46,9 @@ _BEYOND: Final = "beyond_most"
 _OF_ONE: Final = 0.1
 """The share of the drafts that one user's may take before others' have been looked at: who names her sessions, names
 their order."""
+_MANY, _MUCH = 5, 0.1
+"""Other users whose answers say what a draft's solution says, and what share of all turns these are: as many are not
+kept from being learned from for one user's draft."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,7 @@ def mine(directory: Path, suite: Path, wanted: DraftFilter, overrides: Mapping[s
             why = drafts.take(found, known) if isinstance(found, Draft) else found
             counts.update([why] if why else [])
         counts.update(drafts.fill_up(known))
+        counts.update(drafts.write(_said_by_many(past, drafts.chosen)))
         is_kept_out = suite.resolve() in {path.resolve() for path in source.settings.learner.admission.keep_out}
         origin = provenance_of(source, versions)
     return Mined(sessions, drafts.paths, dict(sorted(counts.items())), past.missing, is_kept_out, origin)
@@ -234,6 +238,25 @@ def _draft(
     )
 
 
+def _said_by_many(past: ChosenPast, drafts: Sequence[Draft]) -> set[str]:
+    """Return the names of drafts whose solutions much of what other users were answered tells already.
+
+    What resembles a draft is kept out of training, whoever asked. So whoever makes of her answer what most answers have
+    in common would keep these from being learned from."""
+    solutions = Solutions({(draft.name, place): text for draft in drafts for place, text in draft.kept_out().items()})
+    own = {draft.name: (draft.reuse.namespace, draft.reuse.user or draft.source.session) for draft in drafts}
+    turns, told, by = 0, Counter[str](), defaultdict[str, set[tuple[str, str]]](set)
+    for session in past.sessions() if drafts else ():
+        for turn in (each.turn for each in session):
+            turns += 1
+            unit = turn.namespace, turn.user_id or turn.session_id
+            found = {name for text in answers_of(turn) for name, _ in solutions.all_resembled_by(text)}
+            for name in (name for name in found if own[name] != unit):
+                told[name] += 1
+                by[name].add(unit)
+    return {name for name, count in told.items() if count >= _MUCH * turns and len(by[name]) >= _MANY}
+
+
 def _in_words(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield what was said of an answer, but for texts, which are their writers' own."""
     for outcome in sorted(outcomes, key=lambda each: each.received_at):
@@ -259,34 +282,43 @@ class _Drafts:
 
     def __init__(self, suite: Path, most: int) -> None:
         self.paths: list[Path] = []
+        self.chosen: list[Draft] = []
         self._suite, self._most = suite, most
         self._of_user = Counter[tuple[str, str]]()
         self._later: list[Draft] = []
 
     def take(self, draft: Draft, known: "_Known") -> str | None:
-        """Write a draft, or keep it for later; or return why there is none."""
+        """Choose a draft, or keep it for later; or return why there is none."""
         user = None if draft.reuse.user is None else (draft.reuse.namespace, draft.reuse.user)
         if user is not None and self._of_user[user] >= max(1, int(_OF_ONE * self._most)):
             if len(self._later) == self._most:
                 return known.place_of(draft) or _BEYOND
             self._later.append(draft)
             return None
-        why = self._put(draft, known)
+        why = self._choose(draft, known)
         if why is None and user is not None:
             self._of_user[user] += 1
         return why
 
     def fill_up(self, known: "_Known") -> Iterator[str]:
-        """Write what was kept for later where there is still room; yield why not of each of the others."""
+        """Choose what was kept for later where there is still room; yield why not of each of the others."""
         for draft in self._later:
-            if (why := self._put(draft, known)) is not None:
+            if (why := self._choose(draft, known)) is not None:
                 yield why
 
-    def _put(self, draft: Draft, known: "_Known") -> str | None:
-        why = known.place_of(draft) or (_BEYOND if len(self.paths) >= self._most else None)
+    def write(self, said_by_many: Collection[str]) -> Iterator[str]:
+        """Write what was chosen; yield why not of each of the others."""
+        for draft in self.chosen:
+            if draft.name in said_by_many:
+                yield "said_by_many"
+            else:
+                self.paths.append(put_draft(self._suite, draft))
+
+    def _choose(self, draft: Draft, known: "_Known") -> str | None:
+        why = known.place_of(draft) or (_BEYOND if len(self.chosen) >= self._most else None)
         if why is None:
             known.add(draft)
-            self.paths.append(put_draft(self._suite, draft))
+            self.chosen.append(draft)
         return why
 
 

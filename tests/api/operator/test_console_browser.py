@@ -98,7 +98,7 @@ def test_what_users_write_stays_text(open_page: OpenPage) -> None:
     page = open_page(f"#turn/{inference_id(TURNS - 1)}")
     story = page.locator("#story")
     expect(story.locator(".message").nth(1)).to_contain_text(SCRIPT)
-    expect(story.locator(".timeline")).to_contain_text(f"comment {TURNS - 1} {SCRIPT}")
+    expect(story.locator(".timeline")).to_contain_text(f"comment {TURNS - 1} {SCRIPT}\\u{{202e}}si ti")
     page.goto(page.url.split("#")[0] + "#releases")
     expect(page.locator("#timeline")).to_contain_text(SCRIPT)
     assert page.title() == "Onward"

@@ -37,6 +37,8 @@ TURNS = 240
 VERSIONS = 6
 CLIENTS = ("openai-python", "codex", None)  # by turns of a session; None: of before it was noted
 SCRIPT = "<img src=x onerror=\"document.title='harmed'\"><script>document.title='harmed'</script>"
+TURNED = "\u202esi ti sa ton"
+"""What a page shows from right to left: as something else than it says."""
 
 
 SPANNED = InferenceId("turn-with-spans")
@@ -230,7 +232,7 @@ def turn(number: int, start: datetime, namespace: str = "default") -> Completion
 
 def outcomes(turn: Completion) -> list[Outcome]:
     number = int(turn.inference_id[-5:])
-    told = [("accepted", is_good(number)), ("comment", f"comment {number} {SCRIPT}")]
+    told = [("accepted", is_good(number)), ("comment", f"comment {number} {SCRIPT}{TURNED}")]
     return [
         Outcome(
             outcome_id=OutcomeId(f"{turn.inference_id}-{name}"),

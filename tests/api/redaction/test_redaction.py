@@ -120,6 +120,16 @@ def test_values_of_sessions_are_bounded() -> None:
     assert len(values.of(ours, SessionId("1004"))) == 256
 
 
+def test_sessions_of_one_namespace_crowd_out_no_other_namespaces() -> None:
+    values, ours, theirs = SessionValues(), Namespace("ours"), Namespace("theirs")
+    values.put(ours, SessionId("first"), {"<SECRET_000000>": "x"})
+    for number in range(1200):
+        values.put(theirs, SessionId(str(number)), {f"<SECRET_{number:06}>": "y"})
+    assert values.of(ours, SessionId("first")) == {"<SECRET_000000>": "x"}
+    assert values.of(theirs, SessionId("200")) == {}
+    assert values.of(theirs, SessionId("201")) != {}
+
+
 @pytest.fixture
 def private(tmp_path: Path) -> Iterator[Service]:
     with serve(tmp_path / "service", privacy=PrivacySettings(redact=("secrets", "pii"))) as service:

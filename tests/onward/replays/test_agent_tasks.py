@@ -205,6 +205,16 @@ def test_tests_that_the_session_changed_judge_nothing() -> None:
     assert session_of(EDIT, TEST, EDIT).found() == "no_tests", "it was changed since"
 
 
+@pytest.mark.parametrize("command", ["sh run_tests.sh", "cd tools && A=1 bash ./run_tests.sh", "./run_tests.sh"])
+def test_a_script_that_the_session_wrote_judges_nothing(command: str) -> None:
+    """Whoever does the work again has no such script, so that each version would lose, or could not be judged."""
+    wrote = ("write", {"path": "/app/tools/run_tests.sh", "content": "exit 0\n"}, "ok")
+    ran = ("terminal", {"command": command}, "exit code 0")
+    assert session_of(wrote, EDIT, ran).found() == "no_tests"
+    work = session_of(wrote, EDIT, ran, ("terminal", {"command": "sh other_tests.sh"}, "exit code 0")).work()
+    assert [each.doubt for each in work.commands] == ["tests_changed", None]
+
+
 def test_helpers_are_told_apart_from_the_agent_itself() -> None:
     made = Session()
     asks = made.add(("task", {"prompt": "repair it"}, "it is repaired"))

@@ -269,6 +269,23 @@ def test_who_names_her_sessions_keeps_nobody_elses_from_being_drafted(
     assert sorted(map(str, users)) == ["bob", "mallory", "mallory"], "what others leave is hers"
 
 
+def test_what_most_answers_have_in_common_is_no_draft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Else one user's draft keeps everybody's turns from being learned from."""
+    words = ["ants", "bees", "cows", "dogs", "eels"]
+    usual = "Sure, here is what you asked for, ready to be run as it stands; tell me whatever is to be changed in it"
+    others = [
+        turn(n, f"Draw some {word}.", f"{usual}: draw_{word}({n})", session=f"s{n}", user_id=UserHash(f"u{n}"))
+        for n, word in enumerate(words)
+    ]
+    hers = turn(8, "Say what you always say.", usual, user_id=UserHash("mallory"))
+    world = object.__new__(World)
+    for count, left_out in ((4, {"unrewarded": 4}), (5, {"said_by_many": 1, "unrewarded": 5})):
+        world.directory = tmp_path / f"service-{count}"
+        world._write([*others[:count], hers], [make_reward(hers, 1.0)])
+        found = mined(world, tmp_path / f"suite-{count}", capsys)
+        assert (len(found["drafts"]), found["left_out"]) == (int(count == 4), left_out)
+
+
 def test_a_check_names_what_tells_a_case_and_which_version_learned_it(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -409,6 +409,26 @@ def test_one_users_workloads_crowd_nobody_elses_out(
     assert known in watcher._workloads
 
 
+def test_workloads_of_one_namespace_crowd_out_no_other_namespaces(
+    users: Users, watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever names workloads names users, too; only her namespace is not hers to name."""
+    monkeypatch.setattr(stage, "_MOST_WORKLOADS", 6)
+    watching.start()
+    for workload in ("chat", "suggestion"):
+        users.work(20, workload=workload)
+    watching.look()
+    (watcher,) = watching.watchers
+    known = set(watcher._workloads)
+    for number in range(12):
+        users.work(20, namespace=Namespace("mallory"), workload=f"of-mallory-{number}")
+        watching.look()
+        users.work(1, workload="new")  # few use it yet
+        watching.look()
+    assert len(watcher._workloads) == 6
+    assert {*known, (next(iter(known))[0], "new")} <= set(watcher._workloads)
+
+
 def test_on_kafka_and_postgres_it_sees_the_same(lab: ModuleType, tmp_path: Path) -> None:
     with (
         database("postgres", tmp_path) as home,
