@@ -71,7 +71,7 @@ function enter(wanted) {
     if (isChosen) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.clientWidth / 2;  // where not all fit
   }
   scrollTo(0, 0);
-  report("view", "");
+  for (const whose of ["view", "sessions"]) report(whose, "");
   again();
 }
 

@@ -74,13 +74,15 @@ async function page(asked) {
 
 async function first() {
   const found = await page(query(search.value));
-  if (!found) return;
+  if (!found) return false;
   paged = false;
   refill(list, found.data.map(row), found.next ? "None so far back: older ones may match." : search.value ? "No session matches: empty the search to see them all." : "No sessions yet: one begins with a turn.");
   tell(found);
+  return true;
 }
 
-const attempt = work => work().then(() => report(""), error => report(error.message));
+/** What is wrong with the newest list that was asked for, by whomever, is said until another one comes. */
+const attempt = work => work().then(isNewest => isNewest && report(""), error => report(error.message));
 
 /** Shows what these words find. */
 export function seek(words) {
@@ -90,7 +92,7 @@ export function seek(words) {
 
 /** As time passes; not while somebody reads on in older ones, or in one. */
 export async function refresh() {
-  if (!list.children.length || (!paged && tree.hidden)) await first();
+  if (!list.children.length || (!paged && tree.hidden)) await attempt(first);
 }
 
 async function older() {
@@ -105,10 +107,11 @@ async function older() {
     paged = was;
     throw error;
   }
-  if (!found) return;
+  if (!found) return false;
   list.querySelector(".empty")?.remove();
   list.append(...found.data.map(row));
   tell(found);
+  return true;
 }
 
 // ---------------------------------------------------------------------------------------------- one session

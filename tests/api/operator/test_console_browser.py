@@ -284,6 +284,16 @@ def test_a_search_that_is_refused_says_why(open_page: OpenPage) -> None:
     expect(page.locator("#problem")).to_be_hidden()
 
 
+def test_what_a_look_by_itself_found_refused_is_not_said_of_the_next_search(open_page: OpenPage) -> None:
+    page = open_page("#sessions", now=START)  # no look follows by itself: the clock stands still
+    page.locator("#session-search").fill("since:yesterday")
+    expect(page.locator("#problem")).to_contain_text("since: must be a time")
+    with page.expect_response(re.compile("since=yesterday")):
+        page.evaluate("document.dispatchEvent(new Event('changed'))")
+    page.locator("#session-search").fill("since:2026-01-01")
+    expect(page.locator("#problem")).to_be_hidden()
+
+
 def go(hash_: str) -> Callable[[Page], None]:
     return lambda page: page.evaluate("to => { location.hash = to; }", hash_)
 
