@@ -5,7 +5,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from api_harness import Service, serve, wait_for
 from console_pages import START, OpenPage, chromium, open_page, world
@@ -14,8 +16,16 @@ from playwright.sync_api import Locator, Page, expect
 from stepping import step
 
 from core.clock import ManualClock
-from core.events import Release, ReleaseState
-from core.ids import Namespace, base_ref
+from core.events import Completion, Outcome, Release, ReleaseState, Topic
+from core.ids import (
+    InferenceId,
+    Namespace,
+    base_ref,
+    new_group_id,
+    new_inference_id,
+    new_outcome_id,
+    new_session_id,
+)
 from core.reward_spec import RewardSpec
 from core.settings import MonitorSettings, ScoringSettings
 from scoring.stage import Scorer
@@ -40,16 +50,53 @@ class Traffic:
     asked: int = 0
 
     def work(self, count: int, share: float, users: list[str] = USERS) -> None:
-        """Have users ask, a turn every other second, and take that share of the answers."""
-        for _ in range(count):
-            self.clock.advance(2.0)
-            self.asked += 1
-            user = users[self.asked % len(users)]
-            turn = self.service.chat(f"Write function {self.asked}.", user=user).json()["id"]
-            told = {"inference_id": turn, "metric_name": "accepted", "value": self.rng.random() < share, "user": user}
-            assert self.service.post("/v1/feedback", told).status_code == 200
+        """Have users ask, a turn every other second, and take that share of the answers.
+
+        Each asks once over HTTP. What they ask further is logged as that was, since requests take long."""
+        plan = [
+            (users[(self.asked + number) % len(users)], self.rng.random() < share) for number in range(1, count + 1)
+        ]
+        firsts = {user: number for number, (user, _) in reversed(list(enumerate(plan)))}
+        asked = {user: self._ask(user, self.asked + number, plan[number][1]) for user, number in firsts.items()}
+        made = self._logged(asked)
+        later: list[Completion | Outcome] = []
+        for number, (user, takes) in enumerate(plan):
+            if number != firsts[user]:
+                later += self._again(*made[user], takes)
+        self.service.log.append_blocking(Topic.TURNS, later)
+        self.asked += count
         self.clock.advance(60.0)
         wait_for(self._is_seen, "rewards, and a look at them")
+
+    def _ask(self, user: str, number: int, takes: bool) -> InferenceId:
+        self.clock.advance(2.0)
+        turn = self.service.chat(f"Write function {number}.", user=user).json()["onward"]["inference_id"]
+        told = {"inference_id": turn, "metric_name": "accepted", "value": takes, "user": user}
+        assert self.service.post("/v1/feedback", told).status_code == 200
+        return InferenceId(turn)
+
+    def _logged(self, asked: dict[str, InferenceId]) -> dict[str, tuple[Completion, Outcome]]:
+        """Return each user's turn, and what was said of it, as they were logged."""
+        found: dict[InferenceId, Outcome] = {}
+
+        def are_there() -> bool:
+            with self.service.store.look() as view:
+                told = view.outcomes.newest_of_turns(Namespace("default"), list(asked.values()), 1000, 1 << 30)
+            found.update({each.inference_id: each for each in told if each.inference_id is not None})
+            return len(found) == len(asked)
+
+        wait_for(are_there, "what was said")
+        with self.service.store.look() as view:
+            turns = view.turns.get_many(list(asked.values()))
+        return {user: (turns[turn], found[turn]) for user, turn in asked.items()}
+
+    def _again(self, turn: Completion, said: Outcome, takes: bool) -> tuple[Completion, Outcome]:
+        self.clock.advance(2.0)
+        session, now = new_session_id(), self.clock.now()
+        about: dict[str, Any] = {"inference_id": new_inference_id(session), "session_id": session, "received_at": now}
+        told = about | {"session_id": said.session_id and session, "outcome_id": new_outcome_id(), "observed_at": now}
+        again = msgspec.structs.replace(turn, **about, group_id=new_group_id())
+        return again, msgspec.structs.replace(said, **told, value=takes)
 
     def _is_seen(self) -> bool:
         step(self.scorer)
