@@ -3,12 +3,10 @@
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
-import checkpoint_script
 import pytest
+from cut_off_writes import cut_off, write_checkpoint, write_entry
 
 from core.errors import CheckpointError
 from core.ids import PolicyRef, base_ref
@@ -23,8 +21,8 @@ ENTRY = "journal-00000003.msgpack.zst"
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with a whole checkpoint and a journal entry of version 2."""
     directory = tmp_path_factory.mktemp("good")
-    checkpoint_script.write_checkpoint(directory, 2)
-    checkpoint_script.write_entry(directory, 2)
+    write_checkpoint(directory, 2)
+    write_entry(directory, 2)
     return directory
 
 
@@ -49,17 +47,12 @@ def within(low: int, high: int, count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def crashed(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write version 3 for each bound, in a copy of the good directory, until the kernel ends the writer.
-
-    One process begins them all, since it takes seconds to start."""
+    """Write version 3 for each bound, in a copy of the good directory, until the kernel ends the writer."""
     directory = tmp_path_factory.mktemp("crashed")
-    names = [f"checkpoint-{bound}" for bound in drawn(good)] + [f"entry-{bound}" for bound in of_an_entry(good)]
-    for name in names:
-        shutil.copytree(good, directory / name)
-    command = [sys.executable, checkpoint_script.__file__, str(directory), "3", *names]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    ended = {name: int(status) for name, status in map(str.split, said.splitlines())}
-    assert ended == dict.fromkeys(names, -signal.SIGXFSZ)
+    bounds = [("checkpoint", bound) for bound in drawn(good)] + [("entry", bound) for bound in of_an_entry(good)]
+    for what, bound in bounds:
+        place = shutil.copytree(good, directory / f"{what}-{bound}")
+        assert cut_off(what, place, 3, bound) == -signal.SIGXFSZ
     return directory
 
 
@@ -86,7 +79,7 @@ def test_a_crash_at_any_byte_of_a_checkpoint_leaves_the_last_good_one(good: Path
         assert not there & (set(FILES) - before - {name})
         assert newest_checkpoint(directory) == base_ref(2)
         assert not partial.exists()
-        checkpoint_script.write_checkpoint(directory, 3)
+        write_checkpoint(directory, 3)
         assert newest_checkpoint(directory) == base_ref(3)
 
 
@@ -95,7 +88,7 @@ def test_a_crash_at_any_byte_of_an_entry_leaves_the_last_good_one(good: Path, cr
         directory = crashed / f"entry-{bound}"
         assert newest_entry(directory) == base_ref(2)
         assert not list(directory.glob("journal-*.partial"))
-        checkpoint_script.write_entry(directory, 3)
+        write_entry(directory, 3)
         assert newest_entry(directory) == base_ref(3)
 
 
@@ -104,7 +97,7 @@ def test_a_disk_that_lost_the_end_of_a_file_costs_that_checkpoint_alone(good: Pa
     for bound, name in drawn(good).items():
         directory = tmp_path / str(bound)
         shutil.copytree(good, directory)
-        checkpoint_script.write_checkpoint(directory, 3)
+        write_checkpoint(directory, 3)
         torn = directory / "checkpoint-00000003" / name
         torn.write_bytes(torn.read_bytes()[:bound])
         found, faults = Checkpoints(directory).newest()
@@ -114,7 +107,7 @@ def test_a_disk_that_lost_the_end_of_a_file_costs_that_checkpoint_alone(good: Pa
 
 def test_a_disk_that_lost_the_end_of_an_entry_costs_that_entry_alone(good: Path, tmp_path: Path) -> None:
     shutil.copytree(good, tmp_path / "torn")
-    checkpoint_script.write_entry(tmp_path / "torn", 3)
+    write_entry(tmp_path / "torn", 3)
     torn = tmp_path / "torn" / ENTRY
     torn.write_bytes(torn.read_bytes()[:-1])
     fault, found = list(Journal(tmp_path / "torn").newest_first())

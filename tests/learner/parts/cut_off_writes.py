@@ -1,16 +1,10 @@
-"""A script that writes checkpoints and journal entries, each in a process that the kernel ends at the given bound.
-
-    checkpoint_script.py DIRECTORY VERSION checkpoint-BOUND... entry-BOUND...
-
-A process ends at the byte where one of its files would grow beyond the bound. The script prints how each ended."""
+"""Writes of checkpoints and journal entries, and processes that the kernel ends in the midst of one."""
 
 import os
 import resource
 import signal
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
@@ -22,6 +16,7 @@ from learner.versions.checkpoint import Checkpoints, Meta
 from learner.versions.journal import Entry, Journal
 from learner.versions.manifest import Manifest
 
+_PATIENCE_S = 120  # of a copy that waits for what only the process itself has, threads above all
 SIZES = (1 << 10, 1 << 13, 1 << 15, 1 << 17)
 """About; of a checkpoint's files as they are written, each larger than those before."""
 
@@ -45,22 +40,19 @@ def write_entry(directory: Path, version: int) -> None:
 WRITERS = {"checkpoint": write_checkpoint, "entry": write_entry}
 
 
-def main(directory: Path, version: int, names: list[str]) -> None:
-    with TemporaryDirectory() as other:  # the first write imports what the others would each import anew
-        for write in WRITERS.values():
-            write(Path(other), version)
-    for name in names:
-        what, _, bound = name.partition("-")
-        pid = os.fork()
-        if pid == 0:
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+def cut_off(what: str, directory: Path, version: int, bound: int) -> int:
+    """Write until a file would grow beyond so many bytes, and return how the process ended that wrote.
+
+    It is a copy of this one, which has imported all that it needs, and has written such files before."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for number in (signal.SIGXFSZ, signal.SIGALRM):
+                signal.signal(number, signal.SIG_DFL)
+            signal.alarm(_PATIENCE_S)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (int(bound), int(bound)))
-            WRITERS[what](directory / name, version)
-            os._exit(0)
-        sys.stdout.write(f"{name} {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
-        sys.stdout.flush()  # before the next fork, lest its child has this in its buffer as well
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+            resource.setrlimit(resource.RLIMIT_FSIZE, (bound, bound))
+            WRITERS[what](directory, version)
+        finally:
+            os._exit(0)  # it is no second run of the tests, whatever happens
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
