@@ -340,7 +340,7 @@ CHAT_FIELDS = {
 }
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.fixed_dictionaries({}, optional=CHAT_FIELDS))
 @example(body={"messages": [{"role": "user", "content": "hi"}], "stream": True})
 @example(body={"messages": [], "other": float("inf")})

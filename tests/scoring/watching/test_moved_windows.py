@@ -61,7 +61,12 @@ def check_sums(turns: WindowTurns) -> None:
         assert known == (len(pairs), pytest.approx(correlation(*zip(*pairs, strict=True)), abs=1e-9))
 
 
-@pytest.mark.parametrize("seed", range(12))
+SEEDS = (0, 1, 2, 7, 10)  # among whose settings is each of those that are drawn
+
+
+@pytest.mark.parametrize(
+    "seed", [seed if seed in SEEDS else pytest.param(seed, marks=pytest.mark.deep) for seed in range(12)]
+)
 def test_a_window_that_moved_on_says_what_one_made_anew_says(seed: int) -> None:
     rng = random.Random(seed)
     maturity_s = rng.choice([0.0, 20.0])
