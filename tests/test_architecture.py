@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,12 @@ Trees = dict[Path, tuple[ast.AST, ...]]
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "util", "misc"}
 
 
-def product_files() -> list[Path]:
+@cache
+def product_files() -> tuple[Path, ...]:
     folders = [ROOT / name for name in OURS if name != "onward_kernels"] + [ROOT / "kernels"]
     data = ROOT / "environments" / "tasks" / "own"  # programs that sandboxes run, and no part of the product
     found = (path for folder in folders for path in folder.rglob("*.py"))
-    return sorted(path for path in found if not path.is_relative_to(data))
+    return tuple(sorted(path for path in found if not path.is_relative_to(data)))
 
 
 def module_name(path: Path) -> str:
@@ -63,7 +65,8 @@ def test_importing_has_no_effect_and_that_of_light_parts_brings_no_tensor_librar
     parts = {part: modules_of(part) for part in LIGHT}
     assert not [part for part, modules in parts.items() if not modules], "no modules"
     code = f"""
-import importlib, sys
+import gc, importlib, sys
+gc.disable()  # of what is imported, nothing is garbage
 for module in {[module for modules in parts.values() for module in modules if not module.endswith("__main__")]!r}:
     importlib.import_module(module)
     heavy = {{"torch", "triton", "transformers", "sglang"}} & sys.modules.keys()
