@@ -7,13 +7,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from sandboxed import require_bubblewrap
 
 from bench.__main__ import modules
 from bench.check import MADE_BY_TESTS, ROOT, BadResult, changed, commits, files_now, sources, states
 from bench.days import days_of, page_of_days, table
 from bench.demos.demo import rows as rows_of_demos
 from bench.demos.exploits_table import rows_of
-from bench.environments.escapes import rows as escape_rows
+from bench.environments import escapes
 from bench.headline.figures import BAR
 from bench.headline.page import PAGE
 from bench.releases.any_version import Order, Tried
@@ -267,10 +268,18 @@ def test_a_program_that_got_out_of_a_sandbox_is_counted_and_one_that_was_not_tri
 
     def counted(*more: str) -> list[tuple[float | None, bool]]:
         root = ElementTree.fromstring(f"<testsuites>{''.join([*cases, *more])}</testsuites>")
-        return [(row.value, row.holds) for row in escape_rows(root)]
+        return [(row.value, row.holds) for row in escapes.rows(root)]
 
     assert counted() == [(50, True), (0, True), (1, True), (0, True), (1, True)]
     out = f'<testcase classname="a.test_escapes" name="out">{tried}<failure /></testcase>'
     greedy = '<testcase classname="a.test_greed" name="memory"><failure /></testcase>'
     no_wall = '<testcase classname="a.test_walls" name="nobody"><skipped /></testcase>'
     assert counted(out, greedy, no_wall) == [(51, True), (1, False), (2, True), (1, False), (1, False)]
+
+
+def test_a_program_that_tries_to_get_out_is_counted_as_its_test_ends(tmp_path: Path) -> None:
+    require_bubblewrap()
+    one = "test_escapes.py::test_nobody_gets_out[programs of this machine-read a file by its path]"
+    (case,) = escapes.tried(tmp_path, f"{escapes.TESTS}/{one}").iter("testcase")
+    assert case.find(".//property[@name='tried']") is not None
+    assert [each.tag for each in case] == ["properties"], "it has neither failed nor been skipped"

@@ -141,6 +141,9 @@ class PooledSandbox:
     async def copy_in(self, source: Path, target: str) -> None:
         await self.inner.copy_in(source, target)
 
+    async def remove(self, paths: Sequence[str], links: Mapping[str, str]) -> None:
+        await self.inner.remove(paths, links)
+
     async def end_commands(self) -> None:
         await self.inner.end_commands()
 

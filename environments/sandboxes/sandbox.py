@@ -95,6 +95,13 @@ class Sandbox(Protocol):
         """Copy a folder of this machine to `target`, which a task's tests need once the agent is done."""
         ...
 
+    async def remove(self, paths: Sequence[str], links: Mapping[str, str]) -> None:
+        """Remove files and folders, each after what lies in it.
+
+        What is not there is passed over; a folder stays that holds more than `paths` say, and so does a symbolic link
+        that leads where `links` says."""
+        ...
+
     async def end_commands(self) -> None:
         """End every process that commands have started, also those that are being waited for; files stay.
 

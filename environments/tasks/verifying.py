@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from environments.errors import OF_THIS_MACHINE, NothingTold, NoVerdict, TaskError, VerifierOutOfTime, no_verdict_where
 from environments.sandboxes.sandbox import CommandResult, Sandbox, Sandboxes
 from environments.tasks.adapters.scoring import score
-from environments.tasks.artifacts import carry
+from environments.tasks.artifacts import carry, names_in
 from environments.tasks.opening import open_sandbox
 from environments.tasks.rewards import NAMED, REWARD, TEXT, TOLD, from_named, from_text, reward_of
 from environments.tasks.solving import solve
@@ -86,8 +86,10 @@ async def _verdict(task: Task, sandbox: Sandbox, sandboxes: Sandboxes) -> Verdic
     await sandbox.end_commands()  # which could write a reward after the tests did
     if task.verifier_spec is None:
         return await _judged(task, sandbox, task.spec.workdir)
+    async with await sandboxes.open(task.spec) as untouched:
+        began = await names_in(task.artifacts, untouched)
     async with await sandboxes.open(task.verifier_spec) as own:
-        await carry(task.artifacts, sandbox, own)
+        await carry(began, sandbox, own)
         return await _judged(task, own, task.verifier_spec.workdir)
 
 

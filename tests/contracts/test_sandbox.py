@@ -170,6 +170,18 @@ def test_a_folder_is_copied_in(within: Within, tmp_path: Path) -> None:
     within(act)
 
 
+def test_what_is_removed_is_no_folder_that_holds_more_and_no_link_that_leads_where_it_should(within: Within) -> None:
+    async def act(sandbox: Sandbox) -> None:
+        await shell(sandbox, "mkdir -p goes/in stays; touch goes/in/file stays/more here; ln -s here to; ln -s here on")
+        gone = ["goes", "goes/in", "goes/in/file", "stays", "to", "/workspace/on", "nothing", "here/nothing"]
+        await sandbox.remove(gone, {"to": "here", "/workspace/on": "elsewhere"})
+        assert (await shell(sandbox, "ls . stays")).stdout == b".:\nfile\nfolder\nhere\nstays\nto\n\nstays:\nmore\n"
+        with pytest.raises(OSError, match=r"Read-only|denied|permitted"):
+            await sandbox.remove(["/proc/version"], {})
+
+    within(act)
+
+
 def test_folders_of_this_machine_are_shown_read_only(within: Within, spec: SandboxSpec, tmp_path: Path) -> None:
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "module").write_text("shared\n")

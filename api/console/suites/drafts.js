@@ -123,22 +123,22 @@ const DOUBTS = {
   of_a_helper: "a helper ran it", secret: "it holds a secret",
 };
 
-function commandLine({ command, doubt, failed_before: failed, chosen }, place) {
+function commandLine({ command, doubt, failed_before: failed, chosen }, place, isDecided) {
   const box = make("input", "");
   box.type = "checkbox";
   box.value = String(place + 1);
   box.checked = chosen && !doubt;
-  box.disabled = Boolean(doubt);
+  box.disabled = isDecided || Boolean(doubt);
   const more = doubt ? ` – no test: ${DOUBTS[doubt] ?? doubt}` : failed ? " – it failed at first, then succeeded" : " – it succeeded";
   return { box, line: make("li", "", make("label", "", box, " ", make("code", "", command), more)) };
 }
 
 /** An agent's work: its changes, its commands, and the state from which it began. */
-function workOf({ changes, commands, unseen, image, state: began }, boxes) {
+function workOf({ changes, commands, unseen, image, state: began }, boxes, isDecided) {
   const change = ({ kind, path, old, new: text, by_helper: helper }) => make("div", "said",
     make("small", "", `${kind === "write" ? "writes" : "changes"} ${path}${helper ? ", by a helper of the agent" : ""}`),
     kind === "write" ? "" : make("pre", "message", old), make("pre", "message solution", text));
-  const lines = commands.map(commandLine);
+  const lines = commands.map((command, place) => commandLine(command, place, isDecided));
   boxes.push(...lines.map(({ box }) => box));
   return [
     make("h3", "", "Changes"), ...changes.map(change),
@@ -176,7 +176,7 @@ function fill(draft) {
       named("session", link(draft.session, `session/${encodeURIComponent(draft.session)}`)),
       named("turn", link(draft.turn, `turn/${encodeURIComponent(draft.turn)}`))),
     make("h3", "", "Request, with what its client quoted of the repository"), ...draft.messages.map(quoted),
-    ...draft.work ? workOf(draft.work, boxes) : [
+    ...draft.work ? workOf(draft.work, boxes, Boolean(draft.decision)) : [
       make("h3", "", draft.edited ? "Answer, as its user changed it" : "Answer"), make("pre", "message solution", draft.solution),
       make("h3", "", "Tests"),
       make("p", "", `${tests.length ? `The log says ${tests.join(", ")}, and not which tests these were.` : "The log says of no tests."} The checker is yours to give.`),

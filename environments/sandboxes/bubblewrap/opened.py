@@ -83,6 +83,10 @@ class BubblewrapSandbox:
                 raise InfrastructureFailure("disk", f"{source} cannot be packed: {error}") from error
             _fine(target, await self._serve(wanted, _FILE_SECONDS, packed, 0))
 
+    async def remove(self, paths: Sequence[str], links: Mapping[str, str]) -> None:
+        wanted = {"kind": "remove", "paths": list(paths), "links": dict(links), "workdir": self.spec.workdir}
+        _fine("what is removed", await self._serve(wanted, _FILE_SECONDS, b"", 0))
+
     async def end_commands(self) -> None:
         async with self._ending:
             await self._send(b"end", [])

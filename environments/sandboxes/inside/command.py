@@ -100,6 +100,8 @@ def _perform(wanted: Mapping[str, Any]) -> int:
             return _told(lambda: files.read(_placed(wanted), 1, wanted["most_bytes"]))
         case "write":
             return _told(lambda: files.write(_placed(wanted), 0, executable=wanted["executable"]))
+        case "remove":
+            return _told(lambda: files.remove(wanted["workdir"], wanted["paths"], wanted["links"]))
         case kind:
             assert kind == "unpack"
             return _told(lambda: files.unpack(0, _placed(wanted)))

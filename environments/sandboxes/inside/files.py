@@ -8,6 +8,7 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import IO
 
 
@@ -58,6 +59,23 @@ def unpack(source: int, target: str) -> None:
                 assert content is not None, f"{member.name} is no file"
                 _clear(place)
                 _create(place, content, int(member.get_info()["mode"]))  # type: ignore[arg-type]  # a number
+
+
+def remove(workdir: str, paths: Sequence[str], links: Mapping[str, str]) -> None:
+    """Remove files, and folders that are empty by then, but no link that leads where `links` says."""
+    for path in sorted(paths, reverse=True):  # what lies in a folder comes before it
+        place = os.path.join(workdir, path)
+        try:
+            mode = os.lstat(place).st_mode
+            if stat.S_ISDIR(mode):
+                os.rmdir(place)
+            elif not (stat.S_ISLNK(mode) and os.readlink(place) == links.get(path)):
+                os.unlink(place)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
 
 
 def _make_folder(place: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from api_harness import Service, serve, wait_for
 from console_pages import ADMIN, KEYS, LIVE, READER, START, OpenPage, chromium, give, open_page, world
 from console_world import SCRIPT, VERSIONS, policy, put_rewarded, some_good
-from made_drafts import BY, SUMS, board, draft
+from made_drafts import BY, SUMS, agent_draft, board, draft
 from made_events import opening
 from playwright.sync_api import Page, Route, expect
 
@@ -375,4 +375,52 @@ def test_drafts_are_looked_at_decided_and_taken_back_and_whoever_is_late_is_refu
         expect(page.locator("#decided-list")).to_contain_text("it names a customer")
         expect(page.locator("#order")).to_be_hidden()
         assert page.locator("main img, main script").count() == 0
+        page.close()
+
+
+def test_an_agents_work_becomes_a_task_as_a_person_chose_and_is_refused_without_a_test(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
+    suite, made = tmp_path / "suite", agent_draft(tmp_path / "task")
+    made = made.model_copy(update={"reuse": made.reuse.model_copy(update={"namespace": "default"})})
+    with serve(tmp_path / "service", keys=KEYS, drafts=board(suite, made)) as service:
+        page = open_page("#drafts", of=service)
+        page.locator("#draft-list .row", has_text="mined-2").click()
+        shown = page.locator("#draft")
+        assert made.work is not None
+        edit, write = made.work.changes
+        texts = shown.locator(".message")
+        expect(texts).to_have_text(["Repair add.", edit.old, edit.new, write.new], use_inner_text=False)
+        expect(shown).to_contain_text("writes new/one.py, by a helper that the agent had asked")
+        expect(shown).to_contain_text("Files may also have been changed by: the command sed -i s/a/b/ x.")
+        boxes = shown.locator("input[type=checkbox]")
+        assert [(box.is_checked(), box.is_disabled()) for box in boxes.all()] == [
+            (True, False),
+            (False, True),
+            (True, False),
+        ]
+        expect(shown.locator("li").nth(0)).to_contain_text("it failed at first, then succeeded")
+        expect(shown.locator("li").nth(1)).to_contain_text("no test: it asks for a network")
+
+        def accept(*tests: bool, asked: str = "Repair add.") -> None:
+            for place, chosen in zip((0, 2), tests, strict=True):
+                boxes.nth(place).set_checked(chosen)
+            shown.locator("#instruction").fill(asked)
+            shown.locator("button", has_text="accept").click()
+
+        accept(False, False)
+        page.locator("#admin-key").fill(ADMIN)
+        page.locator("#order-do").click()
+        expect(page.locator("#order-problem")).to_contain_text("tests")
+        page.keyboard.press("Escape")
+        accept(False, True, asked="Mend add, please.")  # the key is remembered
+        expect(shown).to_contain_text(": a task, group all")
+        expect(shown.locator("input:enabled, textarea")).to_have_count(0)
+        (task,) = load_suite(suite).tasks.values()
+        assert (task / "instruction.md").read_text() == "Mend add, please.\n"
+        commands = [each.read_text().splitlines()[-1] for each in sorted((task / "tests").glob("0*.sh"))]
+        assert commands == ["test -f new/one.py"]
+        page.locator("#done button", has_text="undo").click()
+        expect(shown.locator("#instruction")).to_have_value("Mend add, please.")
+        assert [box.is_checked() for box in boxes.all()] == [False, False, True]
         page.close()

@@ -214,11 +214,54 @@ def test_a_separate_verifier_sees_the_artifacts_alone(tmp_path: Path, images: Pa
     assert verdict.output.split() == ["made", "in", "/app:", "folder", "made.txt", "folder:", "in.txt"]
 
 
+WHOLE = """
+artifacts = [{ source = "/app", exclude = ["tests", "*.tmp"] }, "/etc/setting", "/srv/gone", "/srv/file", "/srv/link"]
+[verifier]
+environment_mode = "separate"
+"""
+BEFORE = r"""FROM base
+WORKDIR /app
+RUN mkdir -p full/in left file tests sub/tests /srv/gone /srv/file /srv/link; \
+  for d in full full/in left file tests sub/tests /srv/gone /srv/file /srv/link; do echo before >$d/f; done; \
+  for f in stays goes old runs ran folder link kept.tmp binary name /etc/setting; do echo before >$f; done; \
+  echo before >"$(printf 'two\nlines\\and\377no text')"; chmod +x ran; ln name second; \
+  for l in l-stays l-goes l-turns l-file; do ln -s stays $l; done; ln -s nowhere l-hangs
+"""
+WORK = r"""
+rm goes second kept.tmp tests/f l-goes /etc/setting two*; rm -r full left/f file sub /srv/gone /srv/file /srv/link
+mv old new; chmod +x runs; chmod -x ran; rm folder link; mkdir folder; echo in >folder/f; ln -s stays link
+echo file >file; echo file >/srv/file; chmod +x /srv/file; ln -s /tests /srv/link; printf 'n\0\377' >binary
+ln -sf /tests l-turns; rm l-file; echo file >l-file
+"""
+FOUND = script(
+    r"""find /app /srv -mindepth 1 -printf '%y %m %P\n'; ls /etc/set*
+    for f in file l-file name new folder/f; do echo $f: $(cat $f); done; cat /srv/file; wc -c binary
+    echo 1 >/logs/verifier/reward.txt"""
+)
+LEFT = (
+    "f 644 binary|f 644 file|f 644 kept.tmp|f 644 l-file|f 644 name|f 644 new|f 644 ran|f 644 stays|f 755 runs|"
+    "d 755 folder|f 644 folder/f|d 755 left|d 755 tests|f 644 tests/f|d 755 sub|d 755 sub/tests|f 644 sub/tests/f|"
+    "l 777 l-hangs|l 777 l-stays|f 755 file|file|file: file|l-file: file|name: before|new: before|folder/f: in|"
+    "3 binary|ls: cannot access '/etc/set*': No such file or directory"
+)
+
+
+def test_a_separate_verifier_finds_the_files_as_the_agent_left_them(tmp_path: Path, images: Path) -> None:
+    """What is gone, renamed or of another kind now is no more as it was; what is excluded is as nobody touched it."""
+    folder = write_task(tmp_path / "t", WHOLE, tests=FOUND, dockerfile=BEFORE)
+    verdict = judged(folder, images, does(WORK))
+    assert sorted(verdict.output.splitlines()) == sorted(LEFT.split("|"))
+
+
 def test_a_separate_verifier_may_have_an_image_of_its_own(tmp_path: Path, images: Path) -> None:
-    files = {"tests/Dockerfile": "FROM base\nRUN echo own >/own\nWORKDIR /elsewhere\n"}
-    tests = script("cat /own; pwd; echo 1 >/logs/verifier/reward.txt")
-    verdict = judged(write_task(tmp_path / "t", SEPARATE, tests=tests, files=files), images)
-    assert verdict.output.split() == ["own", "/elsewhere"]
+    """What the agent took away goes from it, too, and what it has beside that stays."""
+    before = "FROM base\nWORKDIR /app\nRUN mkdir folder; echo both >folder/both\n"
+    files = {"tests/Dockerfile": f"{before}RUN echo own >folder/own\nWORKDIR /elsewhere\n"}
+    tests = script("cat /app/folder/*; pwd; echo 1 >/logs/verifier/reward.txt")
+    folder = write_task(tmp_path / "t", SEPARATE, tests=tests, files=files, dockerfile=before)
+    assert judged(folder, images).output.split() == ["both", "own", "/elsewhere"]
+    for work in ("rm folder/both", "rm -r folder"):
+        assert judged(folder, images, does(work)).output.split() == ["own", "/elsewhere"]
 
 
 def test_hooks_run_before_the_tests_see_anything(tmp_path: Path, images: Path) -> None:
