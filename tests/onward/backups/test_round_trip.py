@@ -108,6 +108,20 @@ def test_the_settings_that_are_there_stay(service: Path, tmp_path: Path) -> None
     assert (new / "rewards.toml").read_text() == COPIED["rewards.toml"]
 
 
+def test_a_new_volume_takes_a_backup_and_the_notes_that_lay_beside_the_service(service: Path, tmp_path: Path) -> None:
+    (service / "notes.md").write_text("mine")
+    back_up(service, tmp_path / "backup", {})
+    told = json.loads((tmp_path / "backup" / "backup.json").read_text())
+    for name in ("onward.toml", "rewards.toml"):  # as where settings come of the environment alone
+        told["files"].pop(f"directory/{name}")
+        (tmp_path / "backup" / "directory" / name).unlink()
+    of_another(files=told["files"])(tmp_path / "backup")
+    new = tmp_path / "new"
+    (new / "lost+found").mkdir(parents=True)
+    restore(tmp_path / "backup", new, {"ONWARD_INGEST__PARTITIONS": "2"})
+    assert (new / "notes.md").read_text() == "mine"
+
+
 def test_no_backup_is_where_something_is_or_in_the_service_itself(service: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     for into, why in ((tmp_path / "there", "it is there already"), (service / "backup", "the next backup")):
