@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,20 @@ def test_what_changes_while_it_is_copied_is_copied_again(
     with pytest.raises(OnwardError, match="changed while they were copied"):
         back_up(service, tmp_path / "another", {})
     assert not (tmp_path / "another").exists()
+
+
+def test_a_backup_says_up_to_when_it_has_everything(
+    service: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is logged while files are copied is not in it."""
+    began, copy_files = list[datetime](), backups.copy_files
+
+    def copy(*arguments: Any) -> None:
+        began.append(datetime.now(UTC))
+        copy_files(*arguments)
+
+    monkeypatch.setattr(backups, "copy_files", copy)
+    assert back_up(service, tmp_path / "backup", {}).taken_at < min(began)
 
 
 def test_a_backup_without_the_weights_that_serve_is_none(service: Path, tmp_path: Path) -> None:
