@@ -9,14 +9,17 @@ const keys = new Map();  // scope: a key that an order was given with
 let pending = null;
 let isUnderWay = false;
 
-/** A button that gives an order. `wanted`, or what a function of that name makes at the press, has its `title` and
+/** A button that gives an order. `wanted`, or what a function of that name makes or finds at the press, has its `title` and
  * `meaning`; its `path`, and the `scope` that it takes; `word`: what the reason is called in the body, null: it takes
  * none; `usual`: the reason where nobody writes one, null: none; `needed`: there has to be one; `more`: what else the
  * body has; `foresee`: makes the words of what it would change, out of the answer to a GET of the same path; `undo`:
  * finds, before it is given, what makes the order that takes it back out of its answer, or null; `final`: what is said
  * then; `done`: is told the answer. With Shift it asks for a reason first. */
 export const ordering = (name, kind, wanted) =>
-  button(name, kind, event => press(typeof wanted === "function" ? wanted() : wanted, event.shiftKey));
+  button(name, kind, ({ shiftKey }) => {
+    if (typeof wanted !== "function") return press(wanted, shiftKey);
+    Promise.resolve(wanted()).then(found => press(found, shiftKey), error => tell(`Not done: ${name}. ${error.message}`));
+  });
 
 function press(wanted, isAsked) {
   if (isUnderWay) return;

@@ -43,6 +43,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: ReplicaState
     detail: str = ""
     serving: PolicyRef | None  # confirmed by the probe; None: takes no traffic
+    loading: PolicyRef | None = None  # what its host loads and probes now, unless that failed before
     pinnable: tuple[PolicyRef, ...] = ()  # requests may ask for these by number
     holds_many: bool = False  # every version it holds is pinnable
     names: dict[PolicyRef, str] = {}  # of the versions that requests to the engine ask for by name
@@ -78,7 +79,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Literal["promote", "rollback", "stopped"] | None = None
     certified: PolicyRef | None = None  # where it ended well: the version that the evidence speaks for
     why: str = ""
-    figures: dict[str, float] = {}
+    figures: dict[str, float] = {}  # while it runs those of the newest look, as far as they are finite
+    until: datetime | None = None  # when it is decided at the latest
 
     @property
     def versions(self) -> tuple[PolicyRef, ...]:

@@ -11,11 +11,14 @@ WEIGHTS_BYTES: Final = "weights_bytes"
 
 
 class Servable(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a version can be served; `about_s`: how long it is made again for, `lost`: why it cannot be."""
+    """Whether a version can be served; `about_s`: how long it is made again for, `lost`: why it cannot be.
+
+    `exclusion_id`: the exclusion that left it behind, whether or not its weights are kept."""
 
     servable: Literal["now", "rebuild", "lost"]
     about_s: float | None = None
     lost: str | None = None
+    exclusion_id: int | None = None
 
 
 NOW: Final = Servable(servable="now", about_s=0.0)

@@ -78,7 +78,7 @@ class ReleaseSettings(Section):
     lease_s: float = Field(default=5.0, gt=0)
     """How long a controller that fell silent keeps its lease."""
     order_timeout_s: float = Field(default=60.0, gt=0)
-    """How long an operator's order may wait for an engine."""
+    """How long an operator's order may wait for an engine, apart from the time in which one loads the version."""
     first_turns: int = Field(default=50, ge=0, le=1000)
     """Turns of the first version that have a reward before another one takes its place at once: what that is compared
     with from then on. Of several users each has a part of them at most, until there are four times as many. 0: none. A

@@ -25,7 +25,6 @@ from learner.versions.lineage import Lineage
 from learner.versions.provenance import learned_by, turns_of
 
 _AT_ONCE: Final = 500  # turns or versions in one query
-_FAILED: Final = ("refused", "unavailable", "unknown_version")
 logger = logging.getLogger(__name__)
 Drop = Callable[[InferenceId, str], None]
 
@@ -144,7 +143,8 @@ class Relearning:
         It begins with the first version that an order names, or the first of those `looked_at` that learned from an
         excluded turn."""
         with self._store.look() as view:
-            named = {version for each in self._ordered if not _has_failed(view, each) for version in each.found.left}
+            heeded = [each.found for each in self._ordered if not view.exclusions.has_failed(each.found.order_id)]
+        named = {version for found in heeded for version in found.left}
         for place, version in enumerate(chain):
             if version in named:
                 return chain[place:]
@@ -207,12 +207,6 @@ class Relearning:
             if (turn := turns.get(reward.inference_id)) is not None and is_excluded(turn, reward, self._ordered)
         }
         return covered | self._learned.intersection(map(_key, rewards))
-
-
-def _has_failed(view: View, excluded: Excluded) -> bool:
-    """Return whether the order to go back was refused: then the versions that it would have left serve on."""
-    order = None if excluded.found.order_id is None else view.orders.get(excluded.found.order_id)
-    return order is not None and order.error_code in _FAILED
 
 
 def _ids(rewards: Iterable[Reward]) -> set[InferenceId]:

@@ -76,6 +76,7 @@ def back_up(directory: Path, into: Path, overrides: Mapping[str, str]) -> Backup
 
 def _back_up(foundation: Foundation, into: Path) -> BackupManifest:
     with Progress(console=Console(stderr=True)) as progress:
+        taken_at = foundation.clock.now()  # the log's end at the point is a little later
         with ExitStack() as held:
             point = _freeze(foundation, into, held)
             rows = _keep_rows(point.store, into / STORE, progress)
@@ -91,7 +92,7 @@ def _back_up(foundation: Foundation, into: Path) -> BackupManifest:
             copy_blobs(archive, point.archived, into / ARCHIVE, seen)
         _check_weights(point.live, into / BLOBS)
         manifest = BackupManifest(
-            taken_at=foundation.clock.now(),
+            taken_at=taken_at,
             schema=copies.SCHEMA,
             ends=_by_topic(point.ends),
             rows=rows,

@@ -17,6 +17,7 @@ _NAME: Final = "backup.json"
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a backup holds, and how to know that it is whole.
 
+    Everything that was logged up to `taken_at` is in it, and nothing that came while it was copied.
     `schema` is the store's revision; `files` has the digest of each. `ends` says where each partition of each topic
     ended: one whose records were all deleted has none in the backup, and must go on where it ended, since the store and
     the learner know it by offsets."""

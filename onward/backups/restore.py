@@ -19,6 +19,7 @@ from onward.backups.folders import copy_files
 from onward.backups.log_records import kept_records
 from onward.backups.manifest import BackupManifest, check_files, read_manifest
 from onward.backups.pieces import read_pieces
+from onward.directory.layout import Layout, is_nobodys
 from onward.directory.private import private_folder
 from onward.replays.history import await_log
 from onward.wiring.foundation import Foundation, is_distributed, open_foundation, read_directory
@@ -34,10 +35,10 @@ class _Rows(msgspec.Struct, frozen=True, array_like=True):
 def restore(backup: Path, directory: Path, overrides: Mapping[str, str]) -> BackupManifest:
     """Restore a backup, and show the progress; return its manifest.
 
-    The directory may hold settings, `onward.toml` and `rewards.toml`, which then stay as they are, and nothing else;
-    Kafka's topics and Postgres's tables are made where they are missing. Raises ConfigError when the backup is not
-    whole or of another schema, or the directory is not empty; Conflict when the log or the store is not;
-    LogUnavailable, StoreUnavailable. What was restored until then is to be deleted before the next attempt."""
+    The directory may hold settings, `onward.toml` and `rewards.toml`, which then stay as they are, and what a new
+    volume has; Kafka's topics and Postgres's tables are made where they are missing. Raises ConfigError when the
+    backup is not whole or of another schema, or the directory is not empty; Conflict when the log or the store is
+    not; LogUnavailable, StoreUnavailable. What was restored until then is to be deleted before the next attempt."""
     manifest = read_manifest(backup)
     if manifest.schema != copies.SCHEMA:
         raise ConfigError(
@@ -47,6 +48,7 @@ def restore(backup: Path, directory: Path, overrides: Mapping[str, str]) -> Back
     _require_empty(directory)
     check_files(backup, manifest)
     private_folder(directory)
+    Layout.of(directory).starts.mkdir(exist_ok=True)  # it is a service's from here on, whatever else was beside it
     _copy_directory(backup / DIRECTORY, directory)
     settings = read_directory(directory, overrides)[1]
     if is_distributed(settings):
@@ -69,7 +71,8 @@ def restore(backup: Path, directory: Path, overrides: Mapping[str, str]) -> Back
 
 def _require_empty(directory: Path) -> None:
     may_stay = ("onward.toml", "rewards.toml")
-    found = next((path for path in directory.glob("*") if path.name not in may_stay), None)
+    there = (path for path in directory.glob("*") if path.name not in may_stay and not is_nobodys(path.name))
+    found = next(there, None)
     if found is not None:
         raise ConfigError(f"{directory}: not empty, it has {found.name}: a backup is restored where nothing is")
 

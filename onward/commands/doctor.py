@@ -57,6 +57,12 @@ def examine(directory: Path, overrides: Mapping[str, str], work: Work = "chat") 
     except ConfigError as error:
         console().print(_WRONG, Text(f"{redacted(str(error))}\n  see docs/settings.md"))
         return 1
+    except OSError as error:
+        told = f"{error.filename or directory}: {error.strerror or error}"
+        console().print(
+            _WRONG, Text(f"{redacted(told)}\n  allow us to read and write there, or take another directory")
+        )
+        return 1
     table = Table("what", "", "found", "to do")
     wrong = 0
     for check in _checks(layout, settings, work):
@@ -70,7 +76,9 @@ def examine(directory: Path, overrides: Mapping[str, str], work: Work = "chat") 
 
 
 def _checks(layout: Layout, settings: Settings, work: Work) -> Iterator[Check]:
-    yield Check("directory", lambda: _directory(layout, settings), "make room, or allow us to write there")
+    yield Check(
+        "directory", lambda: _directory(layout, settings), "make room, allow us to write there, or take another"
+    )
     yield Check("model", lambda: _model(settings), "point serving.model at a whole Hugging Face directory")
     yield from _profile_checks(layout, settings, work)
     yield Check("rewards", lambda: _rewards(layout, settings), "mend the file; docs/rewards.md says how it is written")
@@ -91,13 +99,15 @@ def _checks(layout: Layout, settings: Settings, work: Work) -> Iterator[Check]:
 
 
 def _directory(layout: Layout, settings: Settings) -> str:
+    layout.require_ours()
     place = _tried(layout.root)
     free = shutil.disk_usage(place).free
     if free < settings.ingest.spool_bytes:
         raise ConfigError(
             f"{layout.root}: {free:,} bytes are free, ingest.spool_bytes is {settings.ingest.spool_bytes:,}"
         )
-    return f"{layout.root}, {free / 1e9:.1f} GB free{_whose(layout)}"
+    new = "" if layout.root.exists() else "; it is made at the first start"
+    return f"{layout.root}, {free / 1e9:.1f} GB free{new}"
 
 
 def _tried(folder: Path) -> Path:
@@ -111,21 +121,13 @@ def _tried(folder: Path) -> Path:
     try:
         probe.write_bytes(content)
         found = probe.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{place}: {error.strerror or error}") from error
     finally:
         probe.unlink(missing_ok=True)
     if found != content:
         raise ConfigError(f"{place} gave back something else than was put there")
     return place
-
-
-def _whose(layout: Layout) -> str:
-    """Say where a directory is not yet a service's."""
-    if not layout.root.exists():
-        return "; it is made at the first start"
-    if any(path.exists() for path in (layout.settings, layout.rewards, layout.log, layout.store)):
-        return ""
-    others = sum(1 for _ in layout.root.iterdir())
-    return f"; no service has run there, and it holds {others} other things" if others else ""
 
 
 def _model(settings: Settings) -> str:

@@ -19,6 +19,13 @@ _SOCKET = "line.sock"
 _LONGEST_SOCKET = 100  # bytes: Linux takes 107, others fewer
 
 
+def is_nobodys(name: str) -> bool:
+    """Return whether a file of this name lies in a directory that is nobody's yet, such as a new volume.
+
+    What file systems and desktops leave there is hidden, or is called `lost+found`."""
+    return name.startswith(".") or name == "lost+found"
+
+
 @dataclass(frozen=True)
 class Layout:
     """The paths of one directory; `root` is made on first use."""
@@ -151,4 +158,35 @@ class Layout:
         return self.root / "audit" / "head.json"
 
     def ensure(self) -> None:
+        """Make the directory, and close it to others. Raises ConfigError where it is somebody else's."""
+        self.require_ours()
         private_folder(self.root)
+
+    def require_ours(self) -> None:
+        """Raise ConfigError where somebody else's files lie here, and nothing that shows that a service may run."""
+        if not self.root.is_dir():
+            return
+        found = {path.name for path in self.root.iterdir()}
+        others = sorted(name for name in found - _names(self._telling, self._common) if not is_nobodys(name))
+        if others and found.isdisjoint(_names(self._telling)):
+            more = f" and {len(others) - 1} more" if others[1:] else ""
+            raise ConfigError(
+                f"{self.root}: holds {others[0]}{more}, and nothing of a service: take a new or an empty directory; "
+                f"if it is to be this one, put an empty {self.settings.name} there first"
+            )
+
+    @property
+    def _telling(self) -> tuple[Path, ...]:
+        """What nobody else makes by these names: one of them shows that a service runs, ran or shall run here."""
+        files = (self.settings, self.rewards, self.log, self.store, self.lock, self.address, self.model_check)
+        return (*files, self.spools, self.ready("any").parent, self.starts)
+
+    @property
+    def _common(self) -> tuple[Path, ...]:
+        """What services make here by names that others give, too."""
+        folders = (self.blobs, self.cache, self.spool, self.learner, self.hosts, self.apis, self.audit_head.parent)
+        return (*folders, self.rollouts, self.rescored, self.estimated, self.mined, self.root / _SOCKET)
+
+
+def _names(*paths: tuple[Path, ...]) -> frozenset[str]:
+    return frozenset(path.name for some in paths for path in some)

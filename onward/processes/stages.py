@@ -66,7 +66,8 @@ def run_host(
     directory: Path, name: str, url: str | None, overrides: Mapping[str, str], child: str | None = None
 ) -> None:
     """Run the host of one SGLang server until SIGTERM. Raises ConfigError for a name that is taken."""
-    lock = Layout.of(directory).host(name) / "host.lock"
+    layout, _ = read_directory(directory, overrides)
+    lock = layout.host(name) / "host.lock"
     with exclusive(lock, f"--name {name}: a host of that name runs already"):
         _run(directory, overrides, name, child, lambda foundation: HostStage(foundation, name, url), lambda _: None)
 

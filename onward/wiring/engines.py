@@ -162,10 +162,10 @@ class LocalServing:
 
     def bring_up(self) -> None:
         """Start the engine, and wait until it serves the live version."""
+        from serving.engines.host import bring_up
+
         self.policy.start()
-        rounds = Rounds("host", self._host)
-        while rounds.step(0.1) or self._host.state.startswith("starting"):
-            pass
+        bring_up(self._host)
 
     async def aclose(self) -> None:
         pass

@@ -21,6 +21,7 @@ from core.ids import PolicyRef
 from core.operations.fleet import ReplicaState, ReplicaStatus, ReplicaTarget
 from core.ports import Clock, Engine, Store, WeightsRef
 from core.stages.renewing import renewing
+from core.stages.rounds import Rounds
 from core.stages.stage import OK, Stage
 from core.tracing import trace_version
 
@@ -28,6 +29,15 @@ _WOKEN_S = 1.0  # how often it looks at its engine, where the store tells of tar
 _SPARE = 2  # the newest that nobody wants: kept while the engine is away, which may come back on one of them
 _RETRY_S = 1.0  # of what failed because the engine was away
 logger = logging.getLogger(__name__)
+
+
+def bring_up(host: "EngineHost") -> None:
+    """Do rounds until the engine serves what is wanted, or will not.
+
+    One that serves the first version from its start is ready before that is so."""
+    rounds = Rounds("host", host)
+    while rounds.step(0.1) or host.state.startswith("starting") or host.is_behind:
+        pass
 
 
 class EngineHost(Stage):
@@ -57,6 +67,7 @@ class EngineHost(Stage):
         self._probed: dict[PolicyRef, str] = {}
         self._detail = ""
         self._phase: ReplicaState = "starting"
+        self._wanted: PolicyRef | None = None
         self._draining = False
         self._said: ReplicaStatus | None = None
         self._said_s = float("-inf")
@@ -70,6 +81,13 @@ class EngineHost(Stage):
     def state(self) -> str:
         """`ok` once the engine serves what is wanted; else what it waits for."""
         return OK if self._phase == "ready" else f"{self._phase}: {self._detail}" if self._detail else self._phase
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the engine has yet to serve what is wanted, which is being loaded or switched to."""
+        wanted = self._wanted
+        will_not = self._not_loaded or wanted is None or wanted in self._refused
+        return not will_not and wanted != self._engine.serving()
 
     def tick(self) -> float:
         """Do one round; while the store is away, what serves goes on serving."""
@@ -95,6 +113,7 @@ class EngineHost(Stage):
             self._phase, self._detail = "starting", "no version is released yet"
             self._report(None)
             return 0
+        self._wanted = target.serve
         self._refused = {version: why for version, why in self._refused.items() if version in target.hold}
         self._probed = {version: found for version, found in self._probed.items() if version in target.doubt}
         done = self._load_next(target) or self._switch(target) or self._unload_next(target) or self._probe_next(target)
@@ -267,6 +286,7 @@ class EngineHost(Stage):
             state="draining" if self._draining else self._phase,
             detail=self._detail,
             serving=None if target is None else serving,
+            loading=None if self._loading is None or self._not_loaded else self._loading[0],
             pinnable=tuple(sorted(self._engine.pinnable())),
             holds_many=self._engine.holds_many,
             names=dict(self._engine.names()),
@@ -276,8 +296,8 @@ class EngineHost(Stage):
             heartbeat_at=self._clock.now(),
         )
         now_s = self._clock.monotonic()
-        same = self._said is not None and self._said == msgspec.structs.replace(
-            status, heartbeat_at=self._said.heartbeat_at
+        same = self._said is not None and self._said == msgspec.structs.replace(  # who loads is told by the heart
+            status, heartbeat_at=self._said.heartbeat_at, loading=self._said.loading
         )
         if same and now_s - self._said_s < self._heartbeat_s:
             return

@@ -4,9 +4,10 @@ Where no canary runs, the turns of the version that was released last are guarde
 """
 
 import logging
+import math
 import secrets
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
@@ -30,6 +31,7 @@ from serving.releases.view import ReleaseView
 
 _JUDGE_EVERY_S = 0.5
 _COMMIT_EVERY_S = 1.0
+_TELL_EVERY_S = 5.0
 _LANE_TURNS = 100
 """The newest of a lane that guards judge, where the newest version has fewer: a fault of it is seen within as many."""
 logger = logging.getLogger(__name__)
@@ -50,7 +52,8 @@ class Canary:
         self._served = RecentTurns(most)  # of the live arm, whatever runs
         self._drift = RewardEvidence(settings.canary.maturity_s)  # live against holdback, whatever runs; of one horizon
         self._horizons = 0  # that were over before this one, since the first version was made
-        self._judged_s = self._committed_s = float("-inf")
+        self._judged_s = self._committed_s = self._told_s = float("-inf")
+        self._found: dict[str, float] = {}  # by the newest look at the running experiment
 
     # ------------------------------------------------------------------------------------------ listening
 
@@ -67,7 +70,7 @@ class Canary:
         if running != self._experiment_id:
             self._experiment_id = running
             self._rewards, self._lane = (RewardEvidence(self._settings.canary.maturity_s) for _ in range(2))
-            self._recent = {}
+            self._recent, self._found = {}, {}
         more = self._seen.read()
         now_s = self._clock.now().timestamp()
         self._rewards.ripen(now_s)
@@ -133,6 +136,7 @@ class Canary:
     def begin(self, work: Work, view: ReleaseView, canary: PolicyRef) -> None:
         self._seen.commit()  # from here on the evidence is read again by whoever comes next
         crowd = crowd_of(len({turn.unit for turn in self._served}), len(self._served), self._settings.canary)
+        now = self._clock.now()
         experiment = Experiment(
             experiment_id=f"canary-{canary}-{secrets.token_hex(4)}",
             cluster=self._cluster,
@@ -141,7 +145,8 @@ class Canary:
             share=crowd.share,
             salt=secrets.token_hex(16),
             switch_s=crowd.switch_s,
-            started_at=self._clock.now(),
+            started_at=now,
+            until=now + timedelta(seconds=self._settings.canary.horizon_s),
         )
         work.experiments.put(experiment)
 
@@ -198,7 +203,16 @@ class Canary:
         found = by(*arms, age_s, self._settings.canary, experiment.control, steps_to(experiment.control, view.past))
         for figure, value in found.figures.items():
             telemetry.CANARY.labels(figure=figure).set(value)
+        self._found = {figure: value for figure, value in found.figures.items() if math.isfinite(value)}
         return None if found.action == "wait" or _is_held(view, experiment) else found
+
+    def news(self, experiment: Experiment) -> Experiment | None:
+        """Return the running experiment with what the newest look at it found, where that is to be told now."""
+        now_s = self._clock.monotonic()
+        if self._found == experiment.figures or now_s - self._told_s < _TELL_EVERY_S:
+            return None
+        self._told_s = now_s
+        return msgspec.structs.replace(experiment, figures=self._found)
 
     def _newest_of_lane(self, version: PolicyRef) -> Sequence[ServedTurn]:
         """Return what the lane's newest version served, and of those before as much as makes it enough to be judged."""

@@ -152,6 +152,9 @@ class ReleaseController(Stage):
             return self._roll_out(view, view.certified, why)
         if view.experiment is None:
             return self._go_on(view)
+        news = self._canary.news(view.experiment)
+        if news is not None:
+            self._write(view, [], lambda work: work.experiments.put(news))
         if self._canary.may_follow(view):
             return self._try_candidate(view)
         self._ask_nothing()

@@ -6,7 +6,8 @@ promote V    serve V now: a canary, an earlier version of its lane, a candidate 
 pin V        serve V and release nothing until unpinned; what came after it is only retired
 hold V       V is neither released, promoted nor superseded by itself
 
-Where the weights of V are gone, the learner makes them again first; where it cannot, the order is refused at once.
+Where the weights of V are gone, the learner makes them again first; where it cannot, the order is refused at once. So
+it is where an exclusion left V behind: the learner would go on from what was taken out.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from serving.releases.targets import Intent
 from serving.releases.view import ReleaseView
 
 _SERVES: Final = ("rollback", "promote", "pin")
+_LONGEST_LOAD_S: Final = 900.0  # that an order waits for, as long as an engine says that it loads the version
 _LONGER: Final = 3.0  # than a version took when it was made, until it counts as not made again
 ErrorCode = Literal["unknown_version", "invalid", "refused", "unavailable"]
 
@@ -52,6 +54,7 @@ class OrderExecutor:
     vocabulary: int
     clock: Clock
     _since_s: dict[int, float] = field(default_factory=dict)
+    _loading_s: dict[int, float] = field(default_factory=dict)  # since when an engine loads the version
     _asked: dict[int, tuple[float, float]] = field(default_factory=dict)  # when the learner was, and for how long
 
     def carry_out(self, view: ReleaseView) -> OrderOutcome | None:
@@ -69,6 +72,8 @@ class OrderExecutor:
             known = stored.policies.get(order.version)
         verdict = None if known is None else known.verdict
         wrong = _what_is_wrong(order, view, state, served)
+        if wrong is None and order.kind in _SERVES and order.version != view.live and servable.exclusion_id is not None:
+            wrong = "invalid", f"version {order.version} serves no more: {servable.lost}; take one from before it"
         is_untried = state in ("candidate", "superseded")
         if order.kind == "promote" and is_untried and verdict is not None and verdict.action == "refuse":
             wrong = "invalid", f"version {order.version} was refused: {verdict.why}"
@@ -93,8 +98,9 @@ class OrderExecutor:
         if servable.about_s is None:
             why = servable.lost or ""
             return self._refuse(order, "refused", f"the weights of version {order.version} are gone: {why}")
-        if any(other.order_id > order.order_id and other.kind in _SERVES for other in view.orders):
-            return self._refuse(order, "refused", f"version {order.version} was not made again before the next order")
+        later = next((o for o in view.orders if o.order_id > order.order_id and o.kind in _SERVES), None)
+        if later is not None:
+            return self._overtaken(order, later, view)
         now_s, order_id = self.clock.monotonic(), order.order_id
         self._since_s[order_id] = now_s  # engines have their time once it is there
         asked_s, about_s = self._asked.setdefault(order_id, (now_s, servable.about_s))
@@ -106,6 +112,20 @@ class OrderExecutor:
             return self._refuse(order, "unavailable", why)
         return None
 
+    def _overtaken(self, order: Order, later: Order, view: ReleaseView) -> OrderOutcome:
+        """Refuse an order that waits; one to go back to what serves has done what it was for by that."""
+        if not (later.kind == "rollback" and later.version == view.live and view.canary is None):
+            return self._refuse(order, "refused", f"version {order.version} was not made again before the next order")
+        refused = self._refuse(order, "refused", f"taken back before version {order.version} was made again")
+        done = self._done(later, None)
+
+        def also(work: Work) -> None:
+            for each in (refused, done):
+                assert each.also is not None
+                each.also(work)
+
+        return OrderOutcome(also=also)
+
     # ------------------------------------------------------------------------------------------ serving another version
 
     def _serve(self, order: Order, view: ReleaseView, served: Sequence[PolicyRef]) -> OrderOutcome:
@@ -116,8 +136,8 @@ class OrderExecutor:
         refused = view.refused_by_all(order.version) or self._gate(order, view)
         if refused is not None:
             return self._refuse(order, "refused", refused)
-        if self.clock.monotonic() - self._since_s[order.order_id] > self.settings.order_timeout_s:
-            return self._refuse(order, "unavailable", f"no engine serves version {order.version} yet")
+        if self._has_waited(order, view):
+            return self._refuse(order, "unavailable", f"no engine serves version {order.version} yet: {_engines(view)}")
         is_verified = view.verified_by(order.version) is not None
         intent = Intent(
             serve=order.version if is_verified else view.live,
@@ -126,6 +146,14 @@ class OrderExecutor:
             avoid=undone if is_verified else frozenset(),
         )
         return OrderOutcome(intent=intent)
+
+    def _has_waited(self, order: Order, view: ReleaseView) -> bool:
+        """Return whether engines had their time, which is long for one that loads the version: it may be busy."""
+        now_s, order_id = self.clock.monotonic(), order.order_id
+        is_loading = any(replica.loading == order.version for replica in view.replicas)
+        if is_loading and now_s - self._loading_s.setdefault(order_id, now_s) <= _LONGEST_LOAD_S:
+            self._since_s[order_id] = now_s
+        return now_s - self._since_s[order_id] > self.settings.order_timeout_s
 
     def _gate(self, order: Order, view: ReleaseView) -> str | None:
         """Return why the sanity gate refuses; a version that served before is not checked again."""
@@ -224,6 +252,16 @@ def _what_is_wrong(
         case "pin" if view.canary is not None:
             return "invalid", f"version {view.canary.version} is a canary: promote it or roll it back first"
     return None
+
+
+def _engines(view: ReleaseView) -> str:
+    """Return in words what the engines do meanwhile."""
+    said = [
+        f"{each.name} loads version {each.loading}" if each.loading is not None
+        else f"{each.name} is {each.state}" + (f" ({each.detail})" if each.detail else "")
+        for each in view.replicas
+    ]  # fmt: skip
+    return "; ".join(said) or "no engine was heard of lately"
 
 
 def _undone(order: Order, view: ReleaseView, served: Sequence[PolicyRef]) -> frozenset[PolicyRef]:

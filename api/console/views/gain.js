@@ -4,7 +4,7 @@
 import { at, make, number, signed, state, time } from "../dom.js";
 import { get } from "../wire.js";
 import { isWrong, show } from "./overview.js";
-import { order, waysBack } from "./releases.js";
+import { freezing, order, waysBack } from "./releases.js";
 
 const CONTRADICTED = ["worse", "stuck", "attacked"];  // states beside which what is no worse is said in small
 
@@ -55,11 +55,11 @@ function basis(found) {
 }
 
 /** Beside the live version: what is frozen or held, each with its undo; else the way to freeze. */
-function switches({ live, pinned, held, held_by_alarm: isHeld }) {
+function switches({ pinned, held, held_by_alarm: isHeld }) {
   const alarm = make("a", "", "an alarm holds releases");
   alarm.href = "#alarms";
   at("switches").replaceChildren(
-    pinned === null ? order("pin", live, "freeze releases") : make("span", "", state("frozen"), order("unpin", pinned, "unfreeze")),
+    pinned === null ? freezing() : make("span", "", state("frozen"), order("unpin", pinned, "unfreeze")),
     isHeld ? make("span", "", state("held"), alarm) : "",
     ...held.map(version => make("span", "", state("held"), `version ${version} `, order("unhold", version, "let it go on"))));
 }

@@ -3,7 +3,7 @@
 import { at, make, number, percent, refill, state, time } from "../dom.js";
 import { Chart, columns } from "../charts.js";
 import { get } from "../wire.js";
-import { newest, order, step } from "./releases.js";
+import { freezing, newest, order, step } from "./releases.js";
 
 const TURNS = 3000, STEPS = 8;
 const NAMES = {
@@ -11,7 +11,7 @@ const NAMES = {
   "no difference": "No difference", "too early": "Too early to say", first: "As it was given",
 };
 const KINDS = { down: "bad", attacked: "bad", worse: "bad", held: "even", stuck: "even", frozen: "even", better: "good" };
-const ORDERS = { rollback: version => `back to version ${version}`, pin: () => "freeze releases", unpin: () => "unfreeze",
+const ORDERS = { rollback: version => `back to version ${version}`, unpin: () => "unfreeze",
   unhold: version => `let version ${version} go on` };
 const quality = new Chart("Quality", "share of turns worth more than nothing, by time, with its 95 % band",
   { over: "time", unit: "share of turns", show: value => value.toFixed(2), range: [0, 1] });
@@ -24,7 +24,7 @@ function nextStep({ severity, what, do: advice, view, search, orders }) {
   link.href = search ? `#${view}/${encodeURIComponent(search)}` : `#${view}`;
   const line = make("div", `row ${severity}`,
     make("p", "", severity === "info" ? null : state(severity), make("b", "", what)), make("p", "", advice),
-    make("span", "actions", ...orders.map(({ kind, version }) => order(kind, version, ORDERS[kind](version))), link));
+    make("span", "actions", ...orders.map(({ kind, version }) => kind === "pin" ? freezing() : order(kind, version, ORDERS[kind](version))), link));
   line.tabIndex = -1;
   return make("li", "", line);
 }

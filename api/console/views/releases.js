@@ -42,6 +42,9 @@ const wish = (kind, version) => ({
   undo: async () => OPPOSITE[kind] ? () => wish(OPPOSITE[kind], version) : wayBack(version),
 });
 
+/** Freezes what serves at the press: what the page shows may be of a moment ago, and to pin that would let it serve again. */
+export const freezing = () => ordering("freeze releases", "pin", () => get("v1/status").then(({ live }) => wish("pin", live)));
+
 /** What makes the order that brings back what serves now; null where that is `version`, or nobody can say: no reason to wait. */
 const wayBack = version => get("v1/status").then(({ live }) => live === version ? null : () => wish("rollback", live), () => null);
 
@@ -79,6 +82,14 @@ function difference({ difference: found, low, high, turns, base_turns: base }) {
 const suiteLine = ({ suite, digest, solutions, turns }) =>
   `${suite} (${digest.slice(0, 12)}, ${number(solutions)} solutions, ${number(turns)} turns left out)`;
 
+/** What a canary waits for, where it is users; else null. */
+function waits({ canary, control, until, figures }) {
+  const { needed_users: needed, users, control_users: others } = figures;
+  if (needed === undefined || Math.min(users, others) >= needed) return null;
+  const end = until ? ` At ${time(until)} UTC at the latest it is decided.` : "";
+  return make("small", "block", `waits for users: version ${canary} was judged by ${number(users)} of ${number(needed)}, version ${control} by ${number(others)} of ${number(needed)}.${end}`);
+}
+
 function row(policy, standing) {
   const held = standing.held.includes(policy.version), pinned = standing.pinned === policy.version;
   const line = make("div", "row version",
@@ -87,6 +98,7 @@ function row(policy, standing) {
     make("small", "meta", `${time(policy.created_at)} · from ${policy.parent ?? "nothing"} · ${number(policy.turns)} turns`
       + ` · ${number(policy.updates)} ${policy.updates === 1 ? "update" : "updates"}`),
     ["retired", "rolled_back", "superseded"].includes(policy.state) && make("small", "block", soon(policy)),
+    policy.version === standing.experiment?.canary ? waits(standing.experiment) : null,
     policy.verdict ? make("small", "block", `${policy.verdict.proposed ? "proposed" : "cases"}: ${policy.verdict.action}: ${policy.verdict.why}`) : null,
     policy.kept_out.length ? make("small", "block", `kept out of training: ${policy.kept_out.map(suiteLine).join("; ")}`) : null,
     make("span", "actions", ...orders(policy, standing).map(kind => order(kind, policy.version))));
@@ -114,24 +126,29 @@ const step = release => make("li", release.state, make("time", "", time(release.
   make("b", "", `version ${release.version} `), make("span", `state ${release.state}`, WENT[release.state] ?? plain(release.state)),
   make("small", "", ` by ${release.by}`), make("small", "block", release.why)));
 
-const given = (order, steps, standing) => make("li", order.error ? "rejected" : "", make("time", "", order.done_at ? time(order.done_at) : "waits"),
+/** `later`: the orders that were given since. */
+const given = (order, later, steps, standing) => make("li", order.error ? "rejected" : "", make("time", "", order.done_at ? time(order.done_at) : "waits"),
   make("div", "", make("b", "", `${WORDS[order.kind] ?? order.kind} version ${order.version}`),
     make("small", "", ` by ${order.by}`), make("small", "block", order.error ? `${order.why}: refused: ${order.error}` : order.why),
-    make("span", "actions", undo(order, steps, standing))));
+    make("span", "actions", undo(order, later, steps, standing))));
 
-/** Whether what an order to pin, unpin, hold or unhold a version brought about is so still. */
-function stands({ kind, version }, { pinned, held }) {
+/** Whether what an order to pin, unpin, hold or unhold a version brought about is so still, and its opposite changes that alone. */
+function stands({ kind, version }, { pinned, held, live, data }) {
   if (kind === "pin") return pinned === version;
-  if (kind === "unpin") return pinned === null;
-  return held.includes(version) === (kind === "hold");
+  if (kind === "unpin") return pinned === null && live === version;
+  if (kind === "hold") return held.includes(version);
+  return !held.includes(version) && ["candidate", "canary"].includes(data.find(each => each.version === version)?.state);
 }
 
+/** Whether a later order says the same or the contrary: then that one is taken back. */
+const isFollowed = ({ kind, version }, later) => later.some(each => !each.error && [kind, OPPOSITE[kind]].includes(each.kind) && each.version === version);
+
 /** What takes an order back, as long as nothing has followed it; null where it was refused or is not done yet. */
-function undo(given, steps, standing) {
+function undo(given, later, steps, standing) {
   if (given.error || !given.done_at) return null;
-  if (OPPOSITE[given.kind]) return stands(given, standing) ? order(OPPOSITE[given.kind], given.version, "undo") : null;
+  if (OPPOSITE[given.kind]) return stands(given, standing) && !isFollowed(given, later) ? order(OPPOSITE[given.kind], given.version, "undo") : null;
   const served = steps.filter(each => each.state === "live");
-  if (served.at(-1)?.version !== given.version || served.length < 2) return null;
+  if (served.at(-1)?.version !== given.version || served.length < 2 || served.at(-2).servable === "lost") return null;
   return order("rollback", served.at(-2).version, `undo: back to version ${served.at(-2).version}`);
 }
 
@@ -143,14 +160,19 @@ export async function newest(count) {
 }
 
 /** The ways back that are always there; `found`: the answer of `GET /v1/overview`. */
-export function waysBack({ live, improvement: { first, lately } }) {
+export function waysBack({ live, improvement: { first, lately }, soon: known }) {
   const best = lately.best?.version ?? first;
   const why = lately.best?.version ? "" : lately.turns < lately.needed
     ? `The best is the base, until ${number(lately.needed)} turns have a reward: ${number(lately.turns)} have.`
     : "The best is the base: of no later turns can it be said.";
-  at("going-back").replaceChildren(...[[first, "the base"], [best, "the best so far"]].map(([version, what]) => version === live
-    ? make("small", "", `${what}, version ${version}, serves`)
-    : order("rollback", version, `back to ${what}: version ${version}`)), make("small", "", why));
+  const way = ([version, what]) => {
+    const found = known[version];
+    if (version === live) return make("small", "", `${what}, version ${version}, serves`);
+    if (found?.servable === "lost") return make("small", "", `${what}, version ${version}, ${soon(found)}`);
+    const later = found?.servable === "rebuild" ? `, in about ${duration(found.about_s)}` : "";
+    return order("rollback", version, `back to ${what}: version ${version}${later}`);
+  };
+  at("going-back").replaceChildren(...[[first, "the base"], [best, "the best so far"]].map(way), make("small", "", why));
 }
 
 export { step };
@@ -163,7 +185,7 @@ export async function refresh() {
   next = standing.next;
   at("older-versions").hidden = next === null;
   at("newest-versions").hidden = before === null;
-  refill(at("orders"), standing.orders.map((each, place) => given(each, place ? [] : steps, standing)), "None: an order is what somebody pressed here, or gave by a command.");
+  refill(at("orders"), standing.orders.map((each, place) => given(each, standing.orders.slice(0, place), place ? [] : steps, standing)), "None: an order is what somebody pressed here, or gave by a command.");
   at("timeline").replaceChildren(...steps.reverse().map(step));
 }
 

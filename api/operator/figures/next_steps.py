@@ -11,6 +11,8 @@ import msgspec
 
 from core.operations.alarm_advice import ADVICE
 from core.operations.alarms import StoredAlarm
+from core.operations.fleet import Experiment
+from core.operations.servable import Servable
 
 STUCK_S, STUCK_TURNS = 300.0, 200
 """How long nothing was released, and how many turns were rewarded meanwhile, until that is the matter."""
@@ -63,7 +65,8 @@ class StepFacts(msgspec.Struct, frozen=True, kw_only=True):
     alarm holds releases, seen or not; `loudest`: who has most of the reward, by the id of an alarm that `is_attack` is
     true of; `user_share`: what one user is at most of what is learned, and `learns`: whether there is a learner, by the
     settings; `usual_s`: the median time between the last versions that went live, None where too few did;
-    `rewarded_since`: turns rewarded since the last release, up to `STUCK_TURNS`."""
+    `rewarded_since`: turns rewarded since the last release, up to `STUCK_TURNS`; `canary`: the one that runs; `soon`:
+    how soon each version could serve that `named_in` has."""
 
     improvement: Mapping[str, Any]
     components: Mapping[str, str]
@@ -81,6 +84,16 @@ class StepFacts(msgspec.Struct, frozen=True, kw_only=True):
     newest_reward: datetime | None
     requests: int
     errors: int
+    canary: Experiment | None
+    soon: Mapping[int, Servable]
+
+
+def named_in(improvement: Mapping[str, Any], alarms: Sequence[StoredAlarm]) -> frozenset[int]:
+    """Return the versions to which one may be told to go back: the first, and whatever did better than others."""
+    falls = [_best_under(alarm) for alarm in alarms if alarm.opening.monitor == _FALLS]
+    best = improvement["lately"].get("best", {"version": None})["version"]
+    named = (improvement["first"].version, None if best is None else best.version, *falls)
+    return frozenset(version for version in named if version is not None)
 
 
 def next_steps(facts: StepFacts) -> list[NextStep]:
@@ -235,8 +248,7 @@ def _falls(facts: StepFacts) -> Iterator[_Fall]:
 
 def _fall_under(alarm: StoredAlarm) -> _Fall:
     """Return what the alarm of the monitor that sees a fall says, out of its figures."""
-    found, workload = alarm.opening, alarm.opening.workload or "service"
-    best = int(found.figures["best_version"]) if "best_version" in found.figures else None
+    found, workload, best = alarm.opening, alarm.opening.workload or "service", _best_under(alarm)
     by = found.figures["reference"] - found.figures["recent"]
     return _Fall(
         severity=found.severity,
@@ -248,14 +260,24 @@ def _fall_under(alarm: StoredAlarm) -> _Fall:
     )
 
 
+def _best_under(alarm: StoredAlarm) -> int | None:
+    figures = alarm.opening.figures
+    return int(figures["best_version"]) if "best_version" in figures else None
+
+
 def _answered_by(best: int | None) -> str:
     return "" if best is None else f", when mostly version {best} answered"
 
 
 def _back_to(best: int | None, facts: StepFacts, *, may_freeze: bool) -> tuple[SuggestedOrder, ...]:
     """Return the orders that help against a fall: one back to the best version, where that is another, and a freeze."""
-    back = () if best is None or best == facts.live else (SuggestedOrder("rollback", best),)
+    stays = best is None or best == facts.live or _is_lost(best, facts)
+    back = () if best is None or stays else (SuggestedOrder("rollback", best),)
     return (*back, SuggestedOrder("pin", facts.live)) if may_freeze else back
+
+
+def _is_lost(version: int, facts: StepFacts) -> bool:
+    return version in facts.soon and facts.soon[version].servable == "lost"
 
 
 def _against_fall(best: int | None, facts: StepFacts, orders: Sequence[SuggestedOrder]) -> str:
@@ -266,7 +288,8 @@ def _against_fall(best: int | None, facts: StepFacts, orders: Sequence[Suggested
     if best == facts.live:
         stays = "freeze releases, so that it stays, and " * freezes
         return f"Version {best}, which did better, serves already: {stays}see whether its next turns do better."
-    return "Freeze releases, and see what has changed." if freezes else "See what has changed."
+    gone = f"Version {best}, which did better, cannot serve any more. " * (best is not None and _is_lost(best, facts))
+    return gone + ("Freeze releases, and see what has changed." if freezes else "See what has changed.")
 
 
 def _alarmed(facts: StepFacts) -> Iterator[NextStep]:
@@ -324,7 +347,10 @@ def _stopped(facts: StepFacts) -> Iterator[NextStep]:
             view="releases",
             orders=(SuggestedOrder("unhold", version),),
         )
-    if facts.is_held or facts.live_since is None or facts.newest_reward is None:
+    waits = _waits_for_users(facts)
+    if waits is not None:
+        yield waits
+    if waits is not None or facts.is_held or facts.live_since is None or facts.newest_reward is None:
         return
     waited_s = (facts.newest_reward - facts.live_since).total_seconds()
     if waited_s < STUCK_S or facts.rewarded_since < STUCK_TURNS:
@@ -347,6 +373,26 @@ def _stopped(facts: StepFacts) -> Iterator[NextStep]:
             do="Turn it on (learner.enabled), if it should learn.",
             view="health",
         )
+
+
+def _waits_for_users(facts: StepFacts) -> NextStep | None:
+    """Return what is said of a canary of which too few users, or of the version beside it, have said anything."""
+    running = facts.canary
+    if running is None or "needed_users" not in running.figures:
+        return None
+    here, there, needed = (running.figures[name] for name in ("users", "control_users", "needed_users"))
+    if min(here, there) >= needed:
+        return None
+    until = "" if running.until is None else f": at {running.until:%Y-%m-%d %H:%M} UTC at the latest it is decided"
+    return NextStep(
+        state=facts.improvement["verdict"],
+        severity="info",
+        what=f"Canary {running.canary} waits for users: it was judged by {here:.0f} of {needed:.0f}, version"
+        f" {running.control} by {there:.0f} of {needed:.0f}.",
+        do=f"Wait{until}. To end it now, promote it under Releases, or roll back to version {running.control}; with a"
+        " larger release.canary.share the next one has its users sooner.",
+        view="releases",
+    )
 
 
 def _usual(facts: StepFacts) -> str:

@@ -14,10 +14,11 @@ from api.access.plain import identity_of, json_response, only_parameters
 from api.access.quotas.limits import ERRORS, REQUESTS
 from api.access.services import ApiServices
 from api.operator.figures.improvement import improvement
-from api.operator.figures.next_steps import STUCK_TURNS, Loudest, StepFacts, is_attack, next_steps, state_of
+from api.operator.figures.next_steps import STUCK_TURNS, Loudest, StepFacts, is_attack, named_in, next_steps, state_of
 from api.operator.health import readiness_of
 from api.turns.lookup import read
-from core.ids import Namespace, PolicyRef
+from core.codec import to_builtins
+from core.ids import Namespace, PolicyRef, base_ref
 from core.operations.alarms import StoredAlarm
 from core.store.work import View
 
@@ -40,7 +41,8 @@ def overview_router(context: ApiContext) -> APIRouter:
         version: `better`, `no difference`, `too early` or `first`. `next` says what is the matter, what to do, in which
         view of the console and by which `search`, and which orders would help; the most urgent comes first.
         `held_by_alarm` says whether an alarm holds releases, of whatever namespace. `improvement` is the answer of
-        `GET /v1/improvement`."""
+        `GET /v1/improvement`; `soon` says of the versions that it names as first and best how soon each could serve, as
+        `GET /v1/policies` does."""
         identity = identity_of(request)
         only_parameters(request)
         sees_all = "admin" in identity.scopes
@@ -68,6 +70,7 @@ def overview_router(context: ApiContext) -> APIRouter:
                 "held": facts.held,
                 "held_by_alarm": facts.is_held,
                 "improvement": facts.improvement,
+                "soon": to_builtins(facts.soon),
             }
         )
 
@@ -83,11 +86,15 @@ def _known(
     since = went_live[0] if went_live else None
     newest = view.curves.first_worth(namespace, STUCK_TURNS)
     alarms = view.alarms.newest(None if sees_all else namespace, None, _ALARMS, only_open=True)
+    improved = improvement(view, namespace, live, now)
+    soon = view.files.servable(base_ref(version) for version in named_in(improved, alarms))
     return {
-        "improvement": improvement(view, namespace, live, now),
+        "improvement": improved,
+        "soon": {version.version: found for version, found in soon.items()},
         "alarms": alarms,
         "loudest": _loudest(view, alarms),
         "is_held": bool(view.alarms.holding_releases()),
+        "canary": view.experiments.running(services.cluster),
         "pinned": None if switches.pinned is None else switches.pinned.version,
         "held": sorted(version.version for version in switches.held),
         "live_since": since,

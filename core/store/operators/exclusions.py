@@ -1,13 +1,14 @@
 """What operators excluded from learning."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import func, insert, select
 
 from core import codec
 from core.clock import from_micros, to_micros
+from core.ids import PolicyRef
 from core.operations.exclusions import NO_FINDINGS, Excluded, Exclusion, Findings
 from core.store.database import tables
 from core.store.database.repository import Repository
@@ -16,6 +17,24 @@ _table = tables.exclusions
 _encode = codec.encoder().encode
 _decode = codec.decoder(tuple[Exclusion, Findings]).decode
 _decode_alone = codec.decoder(Exclusion).decode  # earlier builds stored no findings
+_FAILED: Final = ("refused", "unavailable", "unknown_version")
+
+
+class Left(NamedTuple):
+    """Because of which exclusion a line of versions was left behind."""
+
+    exclusion_id: int
+    why: str
+
+
+class _Led(msgspec.Struct, frozen=True):
+    """Of what an exclusion found, the versions; the rewards may be many."""
+
+    left: tuple[PolicyRef, ...] = ()
+    order_id: int | None = None
+
+
+_decode_led = codec.decoder(tuple[msgspec.Raw, _Led]).decode
 
 
 class ExclusionsReader(Repository):
@@ -28,6 +47,25 @@ class ExclusionsReader(Repository):
         """Return the number of the newest exclusion; 0 where there is none."""
         return self._connection.execute(select(func.max(_table.c.exclusion_id))).scalar() or 0
 
+    def left(self) -> dict[PolicyRef, Left]:
+        """Return of each line of versions that was left behind the first one, and because of which exclusion.
+
+        An exclusion whose way back was refused has left nothing behind."""
+        found: dict[PolicyRef, Left] = {}
+        for row in self._connection.execute(select(_table).order_by(_table.c.exclusion_id)):
+            led = _led(row.record)
+            if led.left and not self.has_failed(led.order_id):
+                found |= {version: Left(row.exclusion_id, row.why) for version in led.left if version not in found}
+        return found
+
+    def has_failed(self, order_id: int | None) -> bool:
+        """Return whether an exclusion's order to go back was refused: what it had found still serves then."""
+        if order_id is None:
+            return False
+        orders = tables.orders
+        query = select(orders.c.error_code).where(orders.c.order_id == order_id)
+        return self._connection.execute(query).scalar() in _FAILED
+
 
 class Exclusions(ExclusionsReader):
     """The exclusions: entries are only added."""
@@ -39,6 +77,13 @@ class Exclusions(ExclusionsReader):
         assert result.inserted_primary_key is not None
         self._wake_watchers()
         return int(result.inserted_primary_key[0])
+
+
+def _led(record: bytes) -> _Led:
+    try:
+        return _decode_led(record)[1]
+    except msgspec.ValidationError:
+        return _Led()  # of before anything was found
 
 
 def _excluded(row: Any) -> Excluded:

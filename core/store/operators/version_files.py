@@ -4,6 +4,8 @@ weights     lie in the blobs
 checkpoint  the learner can go on from here, also to make later versions again
 wanted      an order waits until the learner has made the weights again
 lost        the learner could not, and says why
+
+What an exclusion left behind serves no more, whatever there is of it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -20,6 +22,7 @@ from core.operations.servable import MOST_REMADE_S, NOW, Servable
 from core.store.database import tables
 from core.store.database.repository import Repository
 from core.store.database.statements import insert_new, upsert
+from core.store.operators.exclusions import ExclusionsReader, Left
 
 Kind = Literal["weights", "checkpoint", "wanted", "lost"]
 _PAGE: Final = 256  # versions that are read at once on the way back
@@ -73,7 +76,8 @@ class VersionFilesReader(Repository):
     def _past(self, policy: PolicyName) -> "_Past":
         costs: dict[PolicyRef, float | str] = dict.fromkeys(self._of_kind("checkpoint", policy), 0.0)
         costs |= {version: why or "" for version, why in self._of_kind("lost", policy).items()}
-        return _Past({kept.version for kept in self.kept(policy)}, costs, self._made_up_to)
+        left = ExclusionsReader(self._connection).left()
+        return _Past({kept.version for kept in self.kept(policy)}, costs, left, self._made_up_to)
 
     def _of_kind(self, kind: Kind, policy: PolicyName) -> dict[PolicyRef, str | None]:
         chosen = _files.c.policy == policy, _files.c.kind == kind
@@ -136,13 +140,22 @@ class _Past:
         self,
         there: Set[PolicyRef],
         costs: Mapping[PolicyRef, float | str],
+        left: Mapping[PolicyRef, Left],
         made_up_to: Callable[[PolicyRef], Iterable[PolicyVersion]],
     ) -> None:
-        """`costs`: seconds from where the making of a version begins, or why it cannot be made, as far as known."""
+        """`costs`: seconds from where the making of a version begins, or why it cannot be made, as far as known.
+
+        `left`: of the lines that exclusions left behind the first versions."""
         self._there, self._costs, self._made_up_to = there, dict(costs), made_up_to
+        self._left: dict[PolicyRef, Left | None] = dict(left)
+        self._first_left = {each.policy: each for each in sorted(left, key=lambda each: -each.version)}
         self._made: dict[PolicyRef, PolicyVersion] = {}
 
     def servable(self, version: PolicyRef) -> Servable:
+        left = self._left_by(version)
+        if left is not None:
+            why = f"exclusion {left.exclusion_id} took out what it, or a version before it, learned: {left.why}"
+            return Servable(servable="lost", lost=why, exclusion_id=left.exclusion_id)
         if version in self._there:
             return NOW
         cost = self._cost(version)
@@ -151,6 +164,22 @@ class _Past:
         if isinstance(cost, str):
             return Servable(servable="lost", lost=cost)
         return Servable(servable="rebuild", about_s=round(cost + _LOADING_S, 1))
+
+    def _left_by(self, version: PolicyRef) -> Left | None:
+        """Go back to the first version that was left behind, if it descends from one."""
+        way: list[PolicyRef] = []
+        step: PolicyRef | None = version
+        while step is not None and step not in self._left:
+            first = self._first_left.get(step.policy)
+            if first is None or step < first:
+                step = None
+                break
+            way.append(step)
+            made = self._find(step)
+            step = None if made is None else made.parent
+        left = None if step is None else self._left.get(step)
+        self._left |= dict.fromkeys(way, left)
+        return left
 
     def _cost(self, version: PolicyRef) -> float | str:
         """Go back to where its making may begin, and add up what the updates since took."""

@@ -76,7 +76,7 @@ def _with_steps(found: CanaryVerdict, live_version: PolicyRef, steps: Sequence[P
 def _alone(canary: Arm, live: Arm, age_s: float, settings: CanarySettings) -> CanaryVerdict:
     """Against the live version."""
     found = difference(canary, live, settings.min_users, settings.alpha, EFFECT)
-    return _decided(canary, live, found, _error(canary, live), age_s, settings)
+    return _decided(canary, live, found, _error(canary, live), age_s, settings, settings.min_users)
 
 
 def _within(canary: ArmStatistics, live: ArmStatistics, age_s: float, settings: CanarySettings) -> CanaryVerdict:
@@ -85,14 +85,14 @@ def _within(canary: ArmStatistics, live: ArmStatistics, age_s: float, settings: 
     least = max(LEAST_USERS, min(settings.min_users, everybody // 2))
     few = min(canary.users, live.users) < least or min(canary.turns, live.turns) < LEAST_TURNS
     if few or found.units < LEAST_USERS:
-        return _decided(canary, live, NOTHING_KNOWN, math.inf, age_s, settings)
+        return _decided(canary, live, NOTHING_KNOWN, math.inf, age_s, settings, least)
     error = math.sqrt(found.squared_error)
     if _is_over(canary, live, age_s, settings):
         reach = NormalDist().inv_cdf(1 - _AT_THE_HORIZON * settings.alpha) * error
         interval = Interval(found.difference, found.difference - reach, found.difference + reach)
     else:
         interval = confidence_sequence(found.difference, error, (1 - _AT_THE_HORIZON) * settings.alpha, EFFECT)
-    return _decided(canary, live, interval, error, age_s, settings)
+    return _decided(canary, live, interval, error, age_s, settings, least)
 
 
 def _is_over(canary: Arm, live: Arm, age_s: float, settings: CanarySettings) -> bool:
@@ -106,9 +106,9 @@ def _is_over(canary: Arm, live: Arm, age_s: float, settings: CanarySettings) -> 
 
 
 def _decided(
-    canary: Arm, live: Arm, found: Interval, error: float, age_s: float, settings: CanarySettings
+    canary: Arm, live: Arm, found: Interval, error: float, age_s: float, settings: CanarySettings, needed_users: int
 ) -> CanaryVerdict:
-    figures = _figures(canary, live, found, error)
+    figures = _figures(canary, live, found, error) | {"needed_users": float(needed_users)}
     said = f"reward {found.estimate:+.3f} against the live version, within [{found.low:+.3f}, {found.high:+.3f}]"
     if found.high < 0:
         return CanaryVerdict("rollback", f"worse: {said}", figures)

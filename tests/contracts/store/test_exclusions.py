@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from made_events import completion
+from made_events import completion, policy
 from sqlalchemy import update
 
 from core import codec
@@ -115,3 +115,51 @@ def test_a_store_counts_the_turns_that_an_exclusion_covers(store: Store) -> None
         with store.look() as view:
             assert view.turns.count(what) == len(covered), what
         assert [number for number, turn in enumerate(turns) if what.covers(turn)] == covered
+
+
+def published(store: Store, parents: dict[int, int | None]) -> None:
+    """Publish versions upon these parents, with their weights."""
+    with store.work() as work:
+        work.policies.allocate_anchor(NOW)
+        for number, parent in parents.items():
+            made = policy(base_ref(number), parent=None if parent is None else base_ref(parent))
+            if parent is not None:
+                assert work.policies.allocate(NOW) == made.version
+            work.policies.put(made)
+            work.files.keep(made.version, 1)
+
+
+def lost(store: Store, *versions: int) -> dict[int, str]:
+    """Return which of these versions cannot be served, and why."""
+    with store.look() as view:
+        found = view.files.servable([base_ref(number) for number in versions])
+    return {each.version: soon.lost or "" for each, soon in found.items() if soon.servable == "lost"}
+
+
+def test_what_an_exclusion_left_behind_serves_no_more_though_its_weights_are_kept(store: Store) -> None:
+    """With all that was made upon it, and nothing that was made beside it."""
+    published(store, {1: None, 2: 1, 3: 2, 4: 3, 5: 2, 6: 5, 7: 4})
+    assert lost(store, *range(1, 8)) == {}
+    number = add(store, HERS, Findings(left=(base_ref(3),), learned=FOUND.learned))
+    found = lost(store, *range(1, 8))
+    assert [*found] == [3, 4, 7]
+    assert set(found.values()) == {f"exclusion {number} took out what it, or a version before it, learned: she lies"}
+    with store.look() as view:
+        by = {each.exclusion_id for each in view.files.servable([base_ref(4), base_ref(7)]).values()}
+        assert by == {number}
+        assert view.files.servable([base_ref(5)])[base_ref(5)].exclusion_id is None
+
+
+@pytest.mark.parametrize(
+    ("code", "is_left"), [(None, True), ("invalid", True), ("unavailable", False), ("refused", False)]
+)
+def test_what_could_not_be_left_is_not(store: Store, code: str | None, is_left: bool) -> None:
+    """An exclusion whose way back was refused leaves everything as it is."""
+    published(store, {1: None, 2: 1, 3: 2})
+    with store.work() as work:
+        order_id = work.orders.give("local", "rollback", base_ref(1), "she lies", "shell:ada", NOW)
+    add(store, HERS, Findings(left=(base_ref(2),), order_id=order_id))
+    assert [*lost(store, 1, 2, 3)] == [2, 3], "as long as it waits"
+    with store.work() as work:
+        work.orders.finish(order_id, NOW, code, None if code is None else "so it is")
+    assert [*lost(store, 1, 2, 3)] == ([2, 3] if is_left else [])

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,20 @@ def test_the_settings_that_are_there_stay(service: Path, tmp_path: Path) -> None
     assert (new / "rewards.toml").read_text() == COPIED["rewards.toml"]
 
 
+def test_a_new_volume_takes_a_backup_and_the_notes_that_lay_beside_the_service(service: Path, tmp_path: Path) -> None:
+    (service / "notes.md").write_text("mine")
+    back_up(service, tmp_path / "backup", {})
+    told = json.loads((tmp_path / "backup" / "backup.json").read_text())
+    for name in ("onward.toml", "rewards.toml"):  # as where settings come of the environment alone
+        told["files"].pop(f"directory/{name}")
+        (tmp_path / "backup" / "directory" / name).unlink()
+    of_another(files=told["files"])(tmp_path / "backup")
+    new = tmp_path / "new"
+    (new / "lost+found").mkdir(parents=True)
+    restore(tmp_path / "backup", new, {"ONWARD_INGEST__PARTITIONS": "2"})
+    assert (new / "notes.md").read_text() == "mine"
+
+
 def test_no_backup_is_where_something_is_or_in_the_service_itself(service: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     for into, why in ((tmp_path / "there", "it is there already"), (service / "backup", "the next backup")):
@@ -135,6 +150,20 @@ def test_what_changes_while_it_is_copied_is_copied_again(
     with pytest.raises(OnwardError, match="changed while they were copied"):
         back_up(service, tmp_path / "another", {})
     assert not (tmp_path / "another").exists()
+
+
+def test_a_backup_says_up_to_when_it_has_everything(
+    service: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is logged while files are copied is not in it."""
+    began, copy_files = list[datetime](), backups.copy_files
+
+    def copy(*arguments: Any) -> None:
+        began.append(datetime.now(UTC))
+        copy_files(*arguments)
+
+    monkeypatch.setattr(backups, "copy_files", copy)
+    assert back_up(service, tmp_path / "backup", {}).taken_at < min(began)
 
 
 def test_a_backup_without_the_weights_that_serve_is_none(service: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`onward doctor` names what is wrong and says what to do."""
 
+import errno
 import json
 import re
 import shutil
@@ -59,9 +60,42 @@ def test_a_new_directory_is_well(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_no_services_is_said_to_be_so(doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    assert "no service has run there, and it holds 1 other things" in doctor(tmp_path)[1]
+    code, told = doctor(tmp_path)
+    assert code == 1
+    (line,) = [line for line in told.splitlines() if "wrong " in line]
+    assert "directory" in line
+    assert "letter.txt" in line
     (tmp_path / "onward.toml").write_text("")
-    assert "other things" not in doctor(tmp_path)[1]
+    code, told = doctor(tmp_path)
+    assert code == 0
+    assert "letter.txt" not in told
+
+
+def test_a_directory_that_may_not_be_read_is_said_to_be_so(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root may read anything, what the system says is planted."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/srv/closed/onward.toml")
+
+    monkeypatch.setattr("onward.commands.doctor.look_at_directory", refuse)
+    code, told = doctor(Path("/srv/closed"))
+    assert code == 1
+    assert "/srv/closed/onward.toml: Permission denied" in told
+    assert "allow us to read and write there" in told
+
+
+def test_a_full_disk_is_said_to_be_so_and_where(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("onward.commands.doctor.Path.write_bytes", refuse)
+    code, told = doctor(tmp_path)
+    assert code == 1
+    wrong = [line for line in told.splitlines() if "wrong " in line]
+    assert wrong
+    assert all(f"{tmp_path}: No space left on device" in line for line in wrong)
 
 
 def test_a_part_of_the_running_service_that_is_down_is_named(

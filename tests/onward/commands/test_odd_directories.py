@@ -159,3 +159,47 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
         done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
         assert "no UTF-8" in checked(command, done.returncode, done.stdout, done.stderr)
     assert [*tmp_path.iterdir()] == []
+
+
+def tree_of(path: Path) -> list[tuple[str, int, bytes]]:
+    return [
+        (str(each.relative_to(path)), each.stat().st_mode, each.read_bytes() if each.is_file() else b"")
+        for each in sorted([path, *path.rglob("*")])
+    ]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_directory_of_somebody_else_is_refused_and_left_as_it_is(said_by: Said, tmp_path: Path, command: str) -> None:
+    """Also where it has folders with the names of ours."""
+    odd = tmp_path / "odd"
+    (odd / "src").mkdir(parents=True)
+    (odd / "cache").mkdir()
+    (odd / "letter.txt").write_text("dear")
+    odd.chmod(0o755)
+    before = tree_of(odd)
+    told = said_by(command, odd)
+    assert tree_of(odd) == before
+    if command in ("run", "score", "doctor", "serve"):  # others ask for a service that has run
+        assert "letter.txt and 1 more" in told
+        assert "take a new or an empty directory" in " ".join(told.split())
+
+
+NO_ONES = {
+    "nothing": [],
+    "a fresh volume": ["lost+found/", ".Trash-0/", ".snapshot/"],
+    "settings": ["onward.toml", "notes.md"],
+    "a service with notes": ["log.db", "store.db", "blobs/", "notes.md", "old/"],
+    "an engine's host": ["hosts/", "cache/", "ready/"],
+    "blobs mounted, and nothing else yet": ["blobs/"],
+    "a replica of the API": ["apis/", "spools/", "starts/"],
+}
+
+
+@pytest.mark.parametrize("entries", NO_ONES.values(), ids=NO_ONES)
+def test_a_directory_that_is_ours_or_nobodys_is_taken(tmp_path: Path, entries: list[str]) -> None:
+    for entry in entries:
+        (tmp_path / entry).mkdir() if entry.endswith("/") else (tmp_path / entry).touch()
+    with closing(open_foundation(tmp_path)) as foundation:
+        assert foundation.layout.store.exists()
+    with closing(open_foundation(tmp_path)):
+        pass

@@ -20,7 +20,7 @@ from core.clock import SystemClock
 from core.errors import EngineUnavailable, StoreUnavailable
 from core.ids import PolicyRef, base_ref
 from core.operations.fleet import ReplicaStatus, ReplicaTarget
-from serving.engines.host import EngineHost
+from serving.engines.host import EngineHost, bring_up
 
 MakeWorld = Callable[..., ReleaseWorld]
 VERSIONS = range(1, 5)
@@ -55,6 +55,22 @@ def status(world: ReleaseWorld) -> ReplicaStatus:
 
 
 # ------------------------------------------------------------------------------------------------ what is wanted
+
+
+@pytest.mark.parametrize("is_unfit", [False, True])
+def test_an_engine_is_brought_up_once_it_serves_what_is_wanted(world: ReleaseWorld, is_unfit: bool) -> None:
+    """The embedded one serves the first version from its start: users would be shown that until another is loaded."""
+    engine = world.engines[world.names[0]]
+    want(world, 3)
+    if is_unfit:  # it will not be: then what there is serves
+        engine.unfit.add(3)
+    engine.may_load.clear()
+    opening = threading.Timer(0.5, engine.may_load.set)
+    opening.start()
+    bring_up(world.hosts[world.names[0]])
+    opening.join()
+    assert engine.serves == (3 if not is_unfit else 1 if engine.holds_many else None)
+    assert engine.loads == ([] if is_unfit else [3])
 
 
 def test_without_a_word_from_anybody_the_live_version_serves(world: ReleaseWorld) -> None:

@@ -1,6 +1,7 @@
 """An honest engine in memory, whose host may end at any call."""
 
 from collections.abc import Mapping
+from threading import Event
 
 from mortal import Fuse
 
@@ -33,6 +34,8 @@ class MemoryEngine:
         self.unfit: set[int] = set()  # cannot be loaded
         self.unservable: set[int] = set()  # can be loaded, and not be switched to
         self.away = False
+        self.may_load = Event()
+        self.may_load.set()
 
     def serving(self) -> PolicyRef | None:
         return None if self.away else self._live
@@ -56,6 +59,7 @@ class MemoryEngine:
         return dict(self._digests)
 
     def load(self, ref: WeightsRef) -> None:
+        self.may_load.wait(60)
         self._call()
         if ref.version.version in self.unfit:
             raise WeightsError(f"{self.name} cannot load version {ref.version}")

@@ -29,7 +29,10 @@ from core.ids import InferenceId, UserHash, base_ref
 from core.operations import alarms as operations
 from core.operations.alarm_advice import ADVICE
 from core.operations.alarms import NO_MONITORS, StoredAlarm
-from core.operations.fleet import Switches
+from core.operations.exclusions import Exclusion, Findings
+from core.operations.fleet import Experiment, OrderKind, Switches
+from core.operations.servable import NOW as AT_ONCE
+from core.operations.servable import Servable
 from scoring.monitors import MONITORS
 
 __all__ = ["chromium", "open_page", "world"]  # fixtures
@@ -46,7 +49,7 @@ def facts(verdict: str = "better", lately: Any = None, **known: Any) -> StepFact
         "components": {"learner": "ok"}, "alarms": (), "is_held": False, "loudest": {}, "user_share": 0.05,
         "learns": True, "live": 44, "pinned": None,
         "held": (), "live_since": NOW, "usual_s": None,
-        "rewarded_since": 0, "newest_reward": NOW, "requests": 100, "errors": 0,
+        "rewarded_since": 0, "newest_reward": NOW, "requests": 100, "errors": 0, "canary": None, "soon": {40: AT_ONCE},
     }  # fmt: skip
     return StepFacts(improvement={**improvement, "lately": lately or {"verdict": "no difference"}}, **usual | known)
 
@@ -59,6 +62,12 @@ def alarm(monitor: str = "no_edits", **fields: Any) -> StoredAlarm:
 HOLDING = alarm(severity="critical", holds=("release",))
 SAID = {"rollback": "o back to version", "pin": "reeze releases", "unpin": "npin it", "unhold": "et it go on"}
 """What a step says of an order, by its kind."""
+BEGUN = Experiment(
+    experiment_id="e", cluster="local", canary=base_ref(45), control=base_ref(44), share=0.2, salt="s", started_at=NOW,
+    until=NOW + timedelta(days=1), figures={"users": 3.0, "control_users": 12.0, "needed_users": 20.0},
+)  # fmt: skip
+JUDGED = msgspec.structs.replace(BEGUN, figures={"users": 20.0, "control_users": 21.0, "needed_users": 20.0})
+LOST = Servable(servable="lost", lost="exclusion 1 took it out", exclusion_id=1)
 LATE = NOW + timedelta(seconds=STUCK_S)
 STATES: dict[str, tuple[StepFacts, str, str, tuple[SuggestedOrder, ...]]] = {
     "all is well": (facts(), "better", "Rewards are 0.25 above those of version 1.", ()),
@@ -72,12 +81,24 @@ STATES: dict[str, tuple[StepFacts, str, str, tuple[SuggestedOrder, ...]]] = {
     "it falls and is frozen": (
         facts(lately=WORSE, pinned=44), "worse", "The newest", (SuggestedOrder("rollback", 40),)
     ),
+    "it falls, and the best is gone": (
+        facts(lately=WORSE, soon={40: LOST}), "worse", "The newest 300 turns are rewarded 0.25 less",
+        (SuggestedOrder("pin", 44),)
+    ),
     "the best serves, and falls": (facts(lately=WORSE, live=40), "worse", "The newest", (SuggestedOrder("pin", 40),)),
     "it is worse than at first": (
         facts("worse"), "worse", "Rewards are 0.25 below those of version 1,",
         (SuggestedOrder("rollback", 1), SuggestedOrder("pin", 44)),
     ),
     "a stage is down": (facts(components={"learner": "down: x"}), "down", "learner: down: x.", ()),
+    "a canary waits for users": (
+        facts(canary=BEGUN, newest_reward=LATE, rewarded_since=STUCK_TURNS), "better",
+        "Canary 45 waits for users: it was judged by 3 of 20, version 44 by 12 of 20.", (),
+    ),
+    "a canary has its users": (facts(canary=JUDGED), "better", "Rewards are 0.25 above those of version 1.", ()),
+    "a canary has just begun": (
+        facts(canary=msgspec.structs.replace(BEGUN, figures={})), "better", "Rewards are 0.25 above", ()
+    ),
     "stages start": (
         facts(components={"api": "starting", "learner": "degraded: starting"}), "better", "Rewards are 0.25 above", ()
     ),
@@ -242,6 +263,17 @@ def test_the_route_tells_all_of_it(tmp_path: Path) -> None:
         assert service.get("/v1/overview?x=1").json()["error"]["param"] == "x"
 
 
+def test_a_best_that_serves_no_more_is_not_gone_back_to(tmp_path: Path) -> None:
+    with fallen(tmp_path) as service:
+        fall(service)
+        with service.store.work() as work:
+            work.exclusions.add(Exclusion(), "they lie", "ada", START, Findings(left=(base_ref(2),)))
+        found = service.get("/v1/overview").json()
+        assert found["soon"]["2"]["exclusion_id"] == 1
+        assert found["next"][0]["orders"] == [{"kind": "pin", "version": 3}]
+        assert found["next"][0]["do"].startswith("Version 2, which did better, cannot serve any more. Freeze releases")
+
+
 def test_the_route_names_who_attacks(tmp_path: Path) -> None:
     with fallen(tmp_path) as service:
         put_rewarded(service.store, 1, [0.1] * 240, START, 0)
@@ -309,3 +341,58 @@ def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPag
         expect(page.locator("#orders button")).to_have_count(0)
         expect(page.locator(".version", has_text="version 2").locator("button")).to_have_text("roll back to")
         page.close()
+
+
+def test_an_order_has_an_undo_as_long_as_that_would_change_nothing_else(open_page: OpenPage, tmp_path: Path) -> None:
+    """To pin what no longer serves would let it serve again; what is live cannot be held."""
+    with fallen(tmp_path / "service", KEYS) as service:
+        fall(service)
+        told: list[tuple[OrderKind, int]]
+        told = [("pin", 2), ("unpin", 2), ("hold", 3), ("unhold", 3), ("pin", 3), ("unpin", 3)]
+        with service.store.work() as work:
+            for kind, version in (*told, *told[-2:]):
+                work.orders.finish(work.orders.give("local", kind, base_ref(version), "x", "ada", NOW), NOW)
+        page = open_page("#releases", of=service)
+        orders = page.locator("#orders li")
+        expect(orders).to_have_count(8)
+        expect(page.locator("#orders button")).to_have_count(1)
+        expect(orders.first.locator("button")).to_have_text("undo")
+        page.close()
+
+
+def test_what_is_frozen_is_what_serves_at_the_press(open_page: OpenPage, tmp_path: Path) -> None:
+    """The page may not have heard of the newest order: to pin what it shows would let that serve again."""
+    with fallen(tmp_path / "service", KEYS) as service:
+        fall(service)
+        page = open_page("", of=service)
+        overview = service.get("/v1/overview", authorization=f"Bearer {ADMIN}").json()
+        page.route("**/v1/overview", lambda route: route.fulfill(json=overview))  # as of before the order
+        service.policy.live_version = base_ref(2)
+        for place in ("#switches", "#next-steps"):
+            page.locator(f"{place} button", has_text="freeze releases").click()
+            expect(page.locator("#order-title")).to_have_text("pin version 2")
+            page.keyboard.press("Escape")
+        page.close()
+
+
+def test_what_serves_no_more_has_no_button_and_what_a_canary_waits_for_is_said(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
+    with fallen(tmp_path / "service", KEYS) as service:
+        fall(service)
+        with service.store.work() as work:
+            work.exclusions.add(Exclusion(), "they lie", "ada", START, Findings(left=(base_ref(2),)))
+            work.experiments.put(msgspec.structs.replace(BEGUN, canary=base_ref(3), control=base_ref(1)))
+        for width in (1440, 390):
+            page = open_page("#releases", width=width, of=service)
+            ways = page.locator("#going-back")
+            expect(ways.locator("button")).to_have_text(["back to the base: version 1"])
+            expect(ways).to_contain_text(
+                "the best so far, version 2, cannot serve any more: exclusion 1 took out what it"
+            )
+            row = page.locator(
+                ".version", has_text="waits for users: version 3 was judged by 3 of 20, version 1 by 12 of 20."
+            )
+            expect(row).to_contain_text("UTC at the latest it is decided")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            page.close()

@@ -1,6 +1,8 @@
 """Canaries, judged by planted turns and rewards in the log, at any look."""
 
+import math
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -105,6 +107,20 @@ def test_what_cannot_be_told_apart_is_promoted_at_the_horizon(world: ReleaseWorl
     assert (ended.verdict, ended.why.split(":")[0]) == ("promote", "not shown to be worse by the horizon")
     assert ended.figures["low"] < 0 < ended.figures["high"]
     assert world.check_one_lives() == 2
+
+
+def test_how_many_users_it_still_needs_is_told_while_it_runs(world: ReleaseWorld) -> None:
+    """To whoever asks the store: the controller may be another process."""
+    begun = experiment(world)
+    assert begun.until == begun.started_at + timedelta(seconds=SETTINGS["release.canary.horizon_s"])  # type: ignore[arg-type]
+    for count, first in ((3, 0), (1, 1000)):
+        plant_arms(world, count, canary=0.8, live=0.4, first=first)
+        world.pass_time(16)
+        seen = experiment(world)
+        assert (seen.verdict, seen.ended_at) == (None, None)
+        assert all(map(math.isfinite, seen.figures.values())), "nothing of it is JSON's null"
+        figures = {name: seen.figures[name] for name in ("users", "control_users", "needed_users")}
+        assert figures == {"users": first / 1000 + 3, "control_users": first / 1000 + 3, "needed_users": 5.0}
 
 
 def test_without_evidence_time_decides(start_world: MakeWorld) -> None:

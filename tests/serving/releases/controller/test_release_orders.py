@@ -1,6 +1,6 @@
 """An operator's orders: what each does, why it is refused, and that nothing else changes then."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import get_args
 
 import pytest
@@ -11,10 +11,12 @@ from release_world import ReleaseWorld
 
 from core import telemetry
 from core.events import GateVerdict
-from core.ids import base_ref
+from core.ids import UserHash, base_ref
+from core.operations.exclusions import Exclusion, Findings
 from core.operations.fleet import OrderKind
 
 MakeWorld = Callable[..., ReleaseWorld]
+LIARS = frozenset((UserHash("mallory"),))
 
 
 @pytest.fixture
@@ -128,6 +130,21 @@ def test_a_rollback_to_weights_that_are_gone_waits_until_they_are_made_again(for
     assert forgetful.states() == {1: "retired", 2: "live"} | dict.fromkeys(range(3, 8), "rolled_back")
 
 
+def test_an_order_that_waits_is_taken_back_by_one_for_what_serves(forgetful: ReleaseWorld) -> None:
+    """Which is done by that, and not refused since the version serves already: so an undo says what it did."""
+    order = forgetful.order("rollback", 2)
+    forgetful.pass_time(3)
+    forgetful.carry_out("rollback", 6)
+    taken_back = forgetful.answer(order)
+    assert taken_back.error_code == "refused"
+    assert taken_back.error == "taken back before version 2 was made again"
+    with forgetful.store.look() as view:
+        assert view.files.wanted() == []
+    forgetful.pass_time(10)
+    assert forgetful.check_one_lives() == 6
+    assert refused(forgetful, "rollback", 6) == ("invalid", "version 6 serves already")
+
+
 def test_from_an_earlier_version_one_goes_back_to_the_one_before_it(forgetful: ReleaseWorld) -> None:
     """Engines are not asked to hold what is gone: they would refuse it once it is made again."""
     forgetful.carry_out("rollback", 4)
@@ -138,6 +155,26 @@ def test_from_an_earlier_version_one_goes_back_to_the_one_before_it(forgetful: R
     forgetful.run()
     assert forgetful.answer(order).error is None
     assert forgetful.check_one_lives() == 3
+
+
+@pytest.mark.parametrize("kind", ["rollback", "pin"])
+def test_nobody_goes_back_to_what_an_exclusion_left_behind(world: ReleaseWorld, kind: OrderKind) -> None:
+    """Though its weights are kept, and an engine may hold it: the learner would go on from what was taken out."""
+    for parent in (1, 2, 3):
+        world.release(parent)
+    world.carry_out("rollback", 2, "they lie")
+    found = Findings(left=(base_ref(3),))
+    with world.store.work() as work:
+        number = work.exclusions.add(Exclusion(users=LIARS), "they lie", "ada", world.clock.now(), found)
+    for version in (3, 4):
+        code, why = refused(world, kind, version)
+        assert code == "invalid"
+        assert why == (
+            f"version {version} serves no more: exclusion {number} took out what it, or a version before it, learned: "
+            "they lie; take one from before it"
+        )
+    world.carry_out(kind, 1)
+    assert world.live == 1
 
 
 def test_what_cannot_be_made_again_is_refused_before_anything_moves(forgetful: ReleaseWorld) -> None:
@@ -384,16 +421,57 @@ def test_where_no_engine_can_serve_it_in_time_it_is_unavailable(start_world: Mak
     world.run()
     before = world.history()
     world.engine.away = True
+    begun_s = world.clock.monotonic()
     order_id = world.order(kind, 3 if kind == "promote" else 1)
     world.pass_time(4)
     assert world.answer(order_id).done_at is None, "it may come back"
-    world.pass_time(3)
-    answer = world.answer(order_id)
+    while (answer := world.answer(order_id)).done_at is None:
+        world.pass_time(1)
     assert answer.error_code == "unavailable"
+    assert world.clock.monotonic() < begun_s + 600, "it tries to load it, which does not count once it failed"
     assert world.history() == before
     world.engine.away = False
     world.pass_time(2)
     assert world.check_one_lives() == 2, "the order is over"
+
+
+@pytest.fixture
+def slow(forgetful: ReleaseWorld) -> Iterator[ReleaseWorld]:
+    """Return a world where 6 is live, 4 is kept, and the engine that begins to load it does not come to an end."""
+    assert forgetful.engine.held == {5, 6}
+    forgetful.engine.may_load.clear()
+    yield forgetful
+    forgetful.engine.may_load.set()
+
+
+def while_it_loads(world: ReleaseWorld, seconds: int) -> None:
+    for _ in range(0, seconds, 5):
+        world.clock.advance(5)
+        world.round()
+
+
+def test_an_order_waits_for_an_engine_that_loads_its_version(slow: ReleaseWorld) -> None:
+    """On a busy machine that takes longer than an engine has that does nothing about it."""
+    order = slow.order("rollback", 4)
+    while_it_loads(slow, 5 * int(slow.release_settings.order_timeout_s))
+    assert slow.statuses()["local"].loading == 4
+    assert slow.answer(order).done_at is None
+    slow.engine.may_load.set()
+    slow.run()
+    assert slow.answer(order).error is None
+    assert slow.check_one_lives() == 4
+    assert slow.statuses()["local"].loading is None
+
+
+def test_an_order_does_not_wait_for_ever(slow: ReleaseWorld) -> None:
+    """Nothing else is released meanwhile."""
+    order = slow.order("rollback", 4)
+    while_it_loads(slow, 1100)
+    assert slow.answer(order).error_code == "unavailable"
+    assert slow.answer(order).error == "no engine serves version 4 yet: local loads version 4"
+    slow.engine.may_load.set()
+    slow.run()
+    assert slow.check_one_lives() == 6
 
 
 def test_orders_are_carried_out_one_after_another(world: ReleaseWorld) -> None:
