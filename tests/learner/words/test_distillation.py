@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from learner.model.teacher import Teacher
 from learner.objective.distillation import bounded, hint_loss, told_by
 from learner.sequences.hinted import Hinting
 from learner.sequences.scored import ScoredTurn
+from learner.updates.kept import begin_saving, finish_saving, load, small_part
 from learner.updates.state import LearnerState, make_state
 from learner.updates.update import UpdateResult, update
 
@@ -143,6 +145,19 @@ def test_the_teacher_follows_slowly_and_lends_its_weights_for_a_while() -> None:
     with teacher.in_place_of_policy():
         assert weight.tolist() == [0.25, 0.5]
     assert weight.tolist() == [1.0, 2.0]
+
+
+def test_a_checkpoint_keeps_the_teacher(tmp_path: Path) -> None:
+    batch = some_batch(0, 8)
+    state, _ = learned([hinted(batch[0]), *batch[1:]])
+    begin_saving(state, tmp_path)
+    finish_saving(state)
+    again = make_state(MODEL, HEARS)
+    load(again, small_part(state), tmp_path, [])
+    assert state.teacher is not None
+    assert again.teacher is not None
+    assert all(map(torch.equal, state.teacher.tensors, again.teacher.tensors))
+    assert not any(map(torch.equal, again.teacher.tensors, weights(again))), "it is not the policy"
 
 
 def test_it_is_the_teacher_who_hears() -> None:
