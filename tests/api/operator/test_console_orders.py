@@ -391,7 +391,7 @@ def test_an_agents_work_becomes_a_task_as_a_person_chose_and_is_refused_without_
         edit, write = made.work.changes
         texts = shown.locator(".message")
         expect(texts).to_have_text(["Repair add.", edit.old, edit.new, write.new], use_inner_text=False)
-        expect(shown).to_contain_text("writes new/one.py, by a helper that the agent had asked")
+        expect(shown).to_contain_text("writes new/one.py, by a helper of the agent")
         expect(shown).to_contain_text("Files may also have been changed by: the command sed -i s/a/b/ x.")
         boxes = shown.locator("input[type=checkbox]")
         assert [(box.is_checked(), box.is_disabled()) for box in boxes.all()] == [
@@ -400,7 +400,7 @@ def test_an_agents_work_becomes_a_task_as_a_person_chose_and_is_refused_without_
             (True, False),
         ]
         expect(shown.locator("li").nth(0)).to_contain_text("it failed at first, then succeeded")
-        expect(shown.locator("li").nth(1)).to_contain_text("no test: it asks for a network")
+        expect(shown.locator("li").nth(1)).to_contain_text("no test: it needs a network")
 
         def accept(*tests: bool, asked: str = "Repair add.") -> None:
             for place, chosen in zip((0, 2), tests, strict=True):

@@ -58,7 +58,7 @@ def test_it_shows_what_would_change_and_then_orders_it(world: World, capsys: pyt
         "updates": 2,
         "again": 14,
         "back_to": 2,
-        "soon": {"servable": "now", "about_s": 0.0, "lost": None},
+        "soon": {"servable": "now", "about_s": 0.0, "lost": None, "exclusion_id": None},
         "rollback": 2,
         "refused": [],
     }
