@@ -206,8 +206,11 @@ FEEDBACK_TO_SERVED_SECONDS = _histogram(
     "From an outcome's arrival to the first token of a version that learned from it",
     _LOOP_BUCKETS_S,
 )
+FEEDBACK_HELD = _counter(
+    "feedback_held", "Outcomes that are not timed so: releases were held after they arrived, or the service was away"
+)
 FEEDBACK_TO_SERVED_QUANTILE = _gauge(
-    "feedback_to_served_quantile_seconds", "The same, exact, over all outcomes learned since the start", "quantile"
+    "feedback_to_served_quantile_seconds", "The same, exact, over the outcomes that arrived since the start", "quantile"
 )
 
 

@@ -178,8 +178,8 @@ def _running_checks(layout: Layout, expected: Expectation, running: held.Running
     yield Check(
         "disk", lambda: held.disk(layout, expected.disk_bytes), "see serving.versions.keep, learner.checkpoints"
     )
-    slow = "feedback comes faster than it is learned from: a smaller learner.batch.backlog_turns, or a faster machine"
-    slow += "; `--for agent`, if agents ask"
+    slow = "the page Releases says what a version waits for; if for nothing, feedback comes faster than it is learned"
+    slow += " from: a smaller learner.batch.backlog_turns, or a faster machine; `--for agent`, if agents ask"
     yield Check("feedback to served", lambda: held.served(samples(layout), expected.served_s), slow)
 
 

@@ -60,7 +60,11 @@ def disk(layout: Layout, expected_bytes: int) -> str:
 def served(samples: Mapping[str, float], expected_s: float) -> str:
     """Compare the time from feedback to served with what is expected. Raises ConfigError when it is longer."""
     seconds = samples.get(_SERVED)
-    return "nothing was learned yet" if seconds is None else _held(seconds, expected_s, lambda value: f"{value:.0f} s")
+    return (
+        "nothing that has arrived since the start is served yet"
+        if seconds is None
+        else _held(seconds, expected_s, lambda value: f"{value:.0f} s")
+    )
 
 
 def _held(found: float, expected: float, words: Callable[[float], str]) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence, Set
 from functools import partial
 
 from core import telemetry
+from core.clock import SystemClock
 from core.events import PolicyVersion, Topic
 from core.ids import PolicyRef
-from core.ports import EventLog, Record
+from core.ports import Clock, EventLog, Record, Store
 from core.records.handling import attempt, words_of
 from core.stages.sources import PlainRecords
 from core.stages.stage import Stage
@@ -23,11 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyObserver(Stage):
-    """A stage that reads onward.policies from the beginning, so that counters survive a restart."""
+    """A stage that reads onward.policies from the beginning, so that counters survive a restart.
 
-    def __init__(self, log: EventLog, timer: LoopTimer) -> None:
+    It also tells the timer while releases of `cluster` are held."""
+
+    def __init__(self, log: EventLog, timer: LoopTimer, store: Store, cluster: str, clock: Clock | None = None) -> None:
         super().__init__()
-        self._timer = timer
+        self._timer, self._store, self._cluster = timer, store, cluster
+        self._clock = clock or SystemClock()
         self.on_version: Callable[[], None] | None = None  # called when versions were published
         self.source = PlainRecords(log.reader([Topic.POLICIES]))
         self._shown: set[str] = set()
@@ -44,6 +48,10 @@ class PolicyObserver(Stage):
                     logger.error("version %s is not shown: %s", record.event.version, words_of(failure))
 
     def tick(self) -> float:
+        with self._store.look() as view:
+            pinned = view.fleet.switches(self._cluster).pinned
+            if pinned is not None or view.alarms.holding_releases():
+                self._timer.held_until(self._clock.now())
         self._timer.publish_quantiles()
         return _SHOWN_EVERY_S
 

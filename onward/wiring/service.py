@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ def build_service(foundation: Foundation) -> HttpService:
 
     settings = foundation.settings
     log = _spooling(foundation, foundation.layout.spool)
-    timer = LoopTimer()
+    timer = LoopTimer(since=datetime.now(UTC))
     serving = build_serving(foundation, log, timer, is_whole=True)
     traffic = StoreTraffic(foundation.store, settings.serving.cluster, settings.release)
     live_state = build_live_state(foundation)
@@ -65,7 +66,7 @@ def build_service(foundation: Foundation) -> HttpService:
     makers: dict[str, Callable[[], Stage]] = {
         row.name: partial(row.make, foundation, beside) for row in rows if not row.is_child
     }
-    observer = _build_observer(log, timer)
+    observer = _build_observer(foundation, log, timer)
     if "releases" in makers:
         makers["releases"] = partial(_told, makers["releases"], observer)
     stages: dict[str, Stage] = {name: make() for name, make in makers.items()}
@@ -132,7 +133,7 @@ def build_api(foundation: Foundation, *, is_beside: bool = False) -> HttpService
         raise ConfigError("--beside: where processes share Redis, none has a first one: leave it out")
     _check(foundation)
     spools = foundation.layout.spools
-    timer = LoopTimer()
+    timer = LoopTimer(since=datetime.now(UTC))
     line = Line(foundation.layout.line) if is_beside else None
     with ExitStack() as undo:  # where the store is away, or the first process
         directory = claim(spools)
@@ -145,7 +146,7 @@ def build_api(foundation: Foundation, *, is_beside: bool = False) -> HttpService
     traffic = StoreTraffic(foundation.store, settings.serving.cluster, settings.release)
     stages = {
         "orphans": _orphans(foundation),
-        "observer": _build_observer(log, timer),
+        "observer": _build_observer(foundation, log, timer),
         "traffic": traffic,
         **serving.stages,
     }
@@ -195,10 +196,10 @@ def _told(make: Callable[[], Stage], observer: "PolicyObserver") -> Stage:
     return releases
 
 
-def _build_observer(log: EventLog, timer: "LoopTimer") -> "PolicyObserver":
+def _build_observer(foundation: Foundation, log: EventLog, timer: "LoopTimer") -> "PolicyObserver":
     from onward.wiring.observer import PolicyObserver
 
-    return PolicyObserver(log, timer)
+    return PolicyObserver(log, timer, foundation.store, foundation.settings.serving.cluster)
 
 
 def _check(foundation: Foundation) -> None:

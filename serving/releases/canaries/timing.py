@@ -17,11 +17,13 @@ _QUANTILES = (0.5, 0.99)
 class LoopTimer:
     """Thread-safe: the log says which outcomes a version learned from, the engine when it first spoke; in any order.
 
-    A version that never served hands its outcomes on to the first of its descendants that does.
+    A version that never served hands its outcomes on to the first of its descendants that does. Outcomes that arrived
+    before `since` are counted and not timed: they waited for the service, which was not there, and not for learning.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, since: datetime) -> None:
         self._lock = threading.Lock()
+        self._since = since
         self._arrivals: dict[
             PolicyRef, tuple[PolicyRef | None, tuple[datetime, ...]]
         ] = {}  # parent, and its own outcomes
@@ -36,16 +38,23 @@ class LoopTimer:
         if at is not None:
             self.first_token(policy.version, at)
 
+    def held_until(self, at: datetime) -> None:
+        """Leave out what arrived before `at` and is not served yet: an order or an alarm held releases until then."""
+        with self._lock:
+            self._since = max(self._since, at)
+
     def first_token(self, version: PolicyRef, at: datetime) -> None:
         with self._lock:
             if version not in self._arrivals:
                 self._spoke[version] = at
                 return
-            seconds = [(at - arrival).total_seconds() for arrival in self._take(version)]
+            taken = self._take(version)
+            seconds = [(at - arrival).total_seconds() for arrival in taken if arrival >= self._since]
             self._seconds += seconds
             self._told = self._told and not seconds
         for value in seconds:
             telemetry.FEEDBACK_TO_SERVED_SECONDS.observe(value)
+        telemetry.FEEDBACK_HELD.inc(len(taken) - len(seconds))
 
     def _take(self, version: PolicyRef) -> list[datetime]:
         """Its own outcomes and those of its line that no version has answered yet; each is taken once."""

@@ -60,7 +60,7 @@ def test_versions_and_checkpoints_are_measured_on_disk(tmp_path: Path) -> None:
 
 def test_feedback_that_waits_too_long_is_named() -> None:
     name = 'onward_feedback_to_served_quantile_seconds{quantile="0.5"}'
-    assert held.served({}, 25.0) == "nothing was learned yet"
+    assert held.served({}, 25.0) == "nothing that has arrived since the start is served yet"
     assert held.served({name: 31.0}, 25.0) == "31 s, of 25 s that are expected"
     with pytest.raises(ConfigError, match="32 s, where 25 s are expected"):
         held.served({name: 32.0}, 25.0)

@@ -1,6 +1,7 @@
 """What versions are compared on is of the shapes in which users ask, and what they said of late where they consent."""
 
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,7 @@ def test_a_service_looks_where_its_users_are(tmp_path: Path) -> None:
     with closing(open_foundation(tmp_path / "service", {})) as foundation:
         as_compared(foundation)
         said = load_renderer(foundation.model).token_text
-        serving = LocalServing(foundation, foundation.log, LoopTimer())
+        serving = LocalServing(foundation, foundation.log, LoopTimer(datetime.now(UTC)))
         publish_anchor(foundation, foundation.log)
         with closing(serving.policy) as engine:
             probe, texts = engine._probe, get_probe(foundation.blobs, base_ref(1)).token_ids
