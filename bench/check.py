@@ -109,7 +109,7 @@ def commits(name: str, content: Mapping[str, Any]) -> set[str]:
     found = {row.get("commit") or content.get("commit") for row in rows}
     if None in found:
         raise BadResult(f"{name}: no word of the commit that made it")
-    return {commit for several in found for commit in several.split(", ")}
+    return {commit for several in found if several is not None for commit in several.split(", ")}
 
 
 def changed(name: str, then: Tree, now: Tree) -> tuple[str, ...]:
@@ -181,7 +181,8 @@ def _each_import(parsed: ast.Module) -> Iterator[tuple[str, str | None]]:
                 yield from ((module, alias.name) for alias in node.names)
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
                 for program in _programs(elements):
-                    yield from ((str(program.value), None), (f"{program.value}.__main__", None))
+                    name = str(program.value)
+                    yield from ((name, None), (f"{name}.__main__", None))
 
 
 def _programs(elements: Iterable[ast.expr]) -> Iterator[ast.Constant]:

@@ -23,7 +23,9 @@ import uvloop
 from fastapi import Body, FastAPI
 from fastapi.responses import StreamingResponse
 
-from core.events import Sampling
+from core.errors import InvalidRequest
+from core.events import Grammar, Sampling
+from core.grammars.wanted import WantedAnswer
 from core.ids import InferenceId, base_ref
 from core.operations.fleet import LIVE, Assignment
 from core.ports import GenerateRequest, LiveState, OutputDelta, Policy, TokenChunk
@@ -96,6 +98,12 @@ class ByteRenderer:
 
     def parser(self, *, tools: object = None, after: object = ()) -> "ByteParser":
         return ByteParser()
+
+    def answer_tokens(self, text: str, *, is_first: bool) -> tuple[int, ...]:
+        return tuple(text.encode())
+
+    def grammar(self, wanted: WantedAnswer, after: Sequence[int], scope: str | None = None) -> Grammar:
+        raise InvalidRequest("what is measured asks for no grammar")
 
     def token_text(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode(errors="replace")

@@ -30,6 +30,7 @@ from bench.paired import mean_and_reach
 from bench.table import RESULTS, Row, report
 from core.events import (
     Completion,
+    Event,
     LogprobSpace,
     Outcome,
     Reward,
@@ -226,9 +227,10 @@ def _scored(
         for call, has_failed in zip(turn.tool_calls, failures, strict=True)
         if has_failed
     ]
+    events: list[Event] = [*turns, *said]
     records = [
         Record(topic=Topic.TURNS, partition=0, offset=offset, appended_at=_START, raw=b"", event=event)
-        for offset, event in enumerate([*turns, *said], step * 10_000)
+        for offset, event in enumerate(events, step * 10_000)
     ]
     taken, passed = LedgerTransaction(SPEC), LedgerTransaction(SPEC)
     with store.work() as work:
@@ -287,8 +289,8 @@ def rows(found: dict[str, float], seeds: Sequence[int]) -> Iterator[Row]:
         yield Row(f"{way}: regret a turn ± {reach:.4f}, {len(seeds)} seeds", mean, "share of turns")
     yield _ratio("regret by call, of that by whole turn", by_way["by call"], by_way["whole turn"], goal=GOAL)
     for rate in RATES:
-        same = [[found[Run(way, seed, rate).name] for seed in seeds] for way in WAYS]
-        yield _ratio(f"the same, both at rate {rate:g}", *same, goal=None)
+        ours, theirs = ([found[Run(way, seed, rate).name] for seed in seeds] for way in WAYS)
+        yield _ratio(f"the same, both at rate {rate:g}", ours, theirs, goal=None)
 
 
 def _ratio(metric: str, ours: Sequence[float], theirs: Sequence[float], goal: float | None) -> Row:

@@ -128,7 +128,8 @@ def speeds(name: str, pair: list[Path], scratch: Path, advance: Callable[[], Non
 def peaks(name: str, job: str, first: Path, second: Path, scratch: Path) -> list[Row]:
     """Measure the peak memory of a process of its own."""
     with TemporaryDirectory(dir=scratch) as directory:
-        command = [sys.executable, "-m", "bench.deltas.delta_peak", job, first, second, Path(directory) / "made"]
+        places = map(str, (first, second, Path(directory) / "made"))
+        command = [sys.executable, "-m", "bench.deltas.delta_peak", job, *places]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     peak, before = map(int, output.split())
     size = first.stat().st_size

@@ -98,14 +98,15 @@ def measured(directory: Path, model: Path, asked: argparse.Namespace, way: str) 
     with started(directory, time.monotonic(), settings) as (service, start):
         url = json.loads((directory / "service.json").read_text())["urls"][0]
         users, watch, cards = Users(url, model.name), Watch(directory, service), Cards()
-        threads = [threading.Thread(target=each.look) for each in (watch, cards)]
+        watching: list[Watch | Cards] = [watch, cards]
+        threads = [threading.Thread(target=each.look) for each in watching]
         for thread in threads:
             thread.start()
         until_s = time.monotonic() + 60 * asked.minutes
         with ThreadPoolExecutor(asked.clients) as pool:
             list(pool.map(lambda seed: users.work(seed, until_s), range(asked.clients)))
         samples = samples_of(url)
-        for each, thread in zip((watch, cards), threads, strict=True):
+        for each, thread in zip(watching, threads, strict=True):
             each.over.set()
             thread.join()
     found = of_samples(samples, 60 * asked.minutes)

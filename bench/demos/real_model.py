@@ -26,6 +26,7 @@ from typing import Any
 from bench.demos.watch import SERVED, Watch, samples_of, size_of
 from bench.engines.start import started
 from bench.table import RESULTS, Row, commit, report
+from core.provenance import made_by
 from onward.commands.demo import PRETRAINED_NAME, as_options, pretrained_settings
 from onward.directory.layout import PRETRAINED_MODEL
 from simulator.functions.subject import Functions
@@ -60,7 +61,7 @@ def writing_floor_s(directory: Path, size: int) -> float:
 async def teach(plan: LessonOptions, output: Path) -> Run:
     sandbox = ForkServer()
     try:
-        return await run_lesson(plan, Functions(sandbox), None, output)
+        return await run_lesson(plan, Functions(sandbox), None, output, made_by("python -m bench real_model"))
     finally:
         await sandbox.close()
 

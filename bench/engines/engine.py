@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import uvloop
@@ -63,8 +64,10 @@ def measure_generate(
 ) -> float:
     ids = prompts_of(requests, rounds.next(), lengths[0])
 
+    generated: Any = model.generate
+
     def generate() -> int:
-        made = model.generate(
+        made = generated(
             ids,
             attention_mask=torch.ones_like(ids),
             do_sample=True,

@@ -118,7 +118,7 @@ def gaps_ms(answers: Sequence[StreamedAnswer], window: Interval, *, begun_in_it:
 
 
 def bare_swap(admin: Admin, directory: Path, label: str) -> Times:
-    times = {SwapStep.PAUSE: time.monotonic()}
+    times: Times = {SwapStep.PAUSE: time.monotonic()}
     admin.pause()
     times[SwapStep.LOAD] = time.monotonic()
     admin.load(directory, label, 0)

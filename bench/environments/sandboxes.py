@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import psutil
@@ -108,7 +108,7 @@ class Contenders:
         self._run(self._bubblewrap.close())
         self._run(self._pool.close())
 
-    async def _one(self, open_one: Callable[[SandboxSpec], "asyncio.Future[Sandbox]"]) -> float:
+    async def _one(self, open_one: Callable[[SandboxSpec], Awaitable[Sandbox]]) -> float:
         begun = time.perf_counter()
         sandbox = await open_one(self._spec)
         result = await sandbox.run(COMMAND, timeout_seconds=60)

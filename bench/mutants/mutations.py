@@ -78,7 +78,9 @@ def _is_prose(node: cst.CSTNode) -> bool:
 
 
 def made(place: MutationSite) -> Mutation:
-    source = deep_replace(place.module, place.mutation.original_node, place.mutation.mutated_node).code
+    changed = deep_replace(place.module, place.mutation.original_node, place.mutation.mutated_node)
+    assert isinstance(changed, cst.Module)
+    source = changed.code
     lines = enumerate(zip_longest(place.module.code.splitlines(), source.splitlines(), fillvalue=""), start=1)
     line, before, after = next((number, old.strip(), new.strip()) for number, (old, new) in lines if old != new)
     return Mutation(place.path, line, before, after, place.occurrence, source)

@@ -18,6 +18,7 @@ from typing import Any
 
 from bench.public_tasks.reasoning_tasks import TASKS, ReasoningTask
 from bench.table import RESULTS, Row, commit, report
+from core.provenance import made_by
 from onward.commands.demo import PRETRAINED_NAME, pretrained_settings, running_service
 from simulator.lessons.lesson import LessonOptions
 from simulator.lessons.run import run_lesson
@@ -38,7 +39,7 @@ def run(name: str, seed: int, minutes: float, examined: int) -> Run:
         running_service(Path(folder) / "service", pretrained_settings(seed)) as urls,
     ):
         plan = LessonOptions(tuple(urls), minutes * 60, seed, examined, model=PRETRAINED_NAME)
-        told = asyncio.run(run_lesson(plan, task, None, Path(folder)))
+        told = asyncio.run(run_lesson(plan, task, None, Path(folder), made_by("python -m bench reasoning")))
     kept = {figure: told[figure] for figure in KEPT}
     return {"name": f"{name}, seed {seed}", "task": name, "commit": commit(), **kept} | {
         "one_answer": task.commonest(examined, seed)

@@ -32,7 +32,7 @@ def is_held_out(question: str) -> bool:
 
 class ReasoningTask:
     max_tokens = 24
-    stop = ()
+    stop: tuple[str, ...] = ()
 
     def __init__(self, name: str) -> None:
         self.workload = name

@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def rows(each: int) -> Iterator[Row]:
-    both, secrets, personal = Finder(("secrets", "pii")), Finder(("secrets",)), Finder(("pii",))
+    both, secrets, personal = Finder(["secrets", "pii"]), Finder(["secrets"]), Finder(["pii"])
     drawn = list(secrets_of(SEED, each))
     people = {country: list(people_of(country, SEED, each)) for country in (*KNOWN, *HELD_OUT)}
     yield _recall_row("secrets of known forms", *recall(secrets, drawn), SECRETS)

@@ -28,7 +28,7 @@ from bench.scoring.monitors import SPEC, World
 from bench.table import Row, report
 from core.clock import SystemClock
 from core.events import Completion, Environment, Topic
-from core.ids import InferenceId, UserHash, new_inference_id, new_session_id
+from core.ids import InferenceId, UserHash, base_ref, new_inference_id, new_session_id
 from core.reward_spec import load_reward_spec
 from core.settings import CanarySettings, MonitorSettings
 from core.stages.rounds import Rounds
@@ -78,7 +78,7 @@ def is_rolled_back(attack: Attack, seed: int) -> bool:
         for number, unit in enumerate(said):
             served.append(_turn(rng, attack, unit, version, len(said) * version + number))
             if version == 2 and number % GUARDED_EVERY == 0:
-                new, old = ([each for each in served if each.version == which] for which in (2, 1))
+                new, old = ([each for each in served if each.version == base_ref(which)] for which in (2, 1))
                 if tripped(new, old, slower_times=None) is not None:
                     return True
     return False
@@ -91,7 +91,7 @@ def _turn(rng: random.Random, attack: Attack, unit: str, version: int, number: i
         experiment_id=None,
         arm="live",
         arm_assigned="live",
-        version=version,
+        version=base_ref(version),
         received_at_s=float(number),
         workload="write",
         purpose="turn",
@@ -136,7 +136,7 @@ def alarms_that_hold(seed: int, *, with_her: bool) -> list[str]:
                 while rounds.step(0.0):
                     pass
         with world.store.look() as view:
-            return [alarm.alarm.monitor for alarm in view.alarms.holding_releases()]
+            return [alarm.opening.monitor for alarm in view.alarms.holding_releases()]
 
 
 def _watcher(world: World) -> MonitorStage:

@@ -10,6 +10,7 @@ those of `bench.releases.rollback_trials`, the same ones through all ten experim
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,7 @@ class Arm:
     """Turns of each user."""
 
     @property
-    def units(self) -> dict[str, None]:
+    def units(self) -> dict[str, Any]:
         return {str(user): None for user in np.flatnonzero(self.count_U)}
 
     def turns_of(self, most: float) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from rich.progress import track
 
 from bench.table import Row, report
-from core.ids import InferenceId
+from core.ids import InferenceId, base_ref
 from core.settings import CanarySettings, HoldbackSettings
 from serving.releases.canaries.assignment import Shares, assign
 from serving.releases.canaries.evidence import RewardEvidence
@@ -116,7 +116,7 @@ def served(world: World, number: int) -> ServedTurn:
         experiment_id="trial",
         arm=world.arms[user],
         arm_assigned=world.arms[user],
-        version=1,
+        version=base_ref(1),
         received_at_s=float(world.received_at_s[number]),
         workload="write",
         purpose="turn",

@@ -81,7 +81,7 @@ class World:
             decided_at=now,
         )
 
-    def watcher(self, every_s: float, maturity_s: float = 0.001) -> MonitorStage:
+    def watcher(self, every_s: float, maturity_s: float | None = 0.001) -> MonitorStage:
         settings = MonitorSettings(every_s=every_s, maturity_s=maturity_s)
         return MonitorStage(self.log, self.store, load_reward_spec(SPEC), settings, SystemClock())
 

@@ -55,7 +55,7 @@ class RawStep:
             num_tokens, total = sum(len(part.targets_N) for part in self._parts), torch.zeros((), device="cuda")
             for part in self._parts:
                 loss_N = self._losses(part)
-                (loss_N.sum() / num_tokens).backward()  # type: ignore[no-untyped-call]
+                (loss_N.sum() / num_tokens).backward()
                 total += loss_N.detach().sum()
             norm = torch.nn.utils.clip_grad_norm_(self._trained, self._settings.optimizer.gradient_clip)
             self._optimizer.step()

@@ -59,7 +59,7 @@ def step_of(policy: PolicyModel, parts: Sequence[MicroBatch]) -> Callable[[], to
     def step() -> torch.Tensor:
         for part in parts:
             logprobs_N, _ = policy.score(policy.hidden_states(part), part)
-            logprobs_N.sum().backward()  # type: ignore[no-untyped-call]
+            logprobs_N.sum().backward()
         norm: torch.Tensor = torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]).norm()
         policy.model.zero_grad(set_to_none=True)
         return norm

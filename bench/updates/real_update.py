@@ -72,7 +72,7 @@ def make_batch() -> list[ScoredTurn]:
     for number in range(TURNS):
         asked = ASKED.format(name=f"f{number}", what=WHAT[number % len(WHAT)])
         messages = [{"role": "user", "content": asked}]
-        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        prompt: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         answer = tuple(rng.randrange(1000, len(tokenizer)) for _ in range(rng.randint(14, 64)))
         reward = rng.choice((1.0, -0.5))
         turns.append(scored(SessionId(f"session-{number}"), 0, tuple(prompt), answer, reward, rng))
@@ -82,10 +82,15 @@ def make_batch() -> list[ScoredTurn]:
 class RawStep:
     def __init__(self, ours: LearnerState) -> None:
         given: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32, **LOCAL)
-        config = peft.LoraConfig(r=RANK, lora_alpha=SETTINGS.lora.alpha, target_modules="all-linear")
+        config = peft.LoraConfig(
+            r=RANK,
+            lora_alpha=SETTINGS.lora.alpha,  # type: ignore[arg-type]  # it divides, and takes any number
+            target_modules="all-linear",
+        )
         self.model: Any = peft.get_peft_model(given, config)
         adapter = {f"base_model.model.{name}": each for name, each in ours.policy.adapter_tensors().items()}
-        assert not peft.set_peft_model_state_dict(self.model, adapter).unexpected_keys
+        taken: Any = peft.set_peft_model_state_dict(self.model, adapter)
+        assert not taken.unexpected_keys
         self.trained = [each for each in self.model.parameters() if each.requires_grad]
         betas = (SETTINGS.optimizer.beta1, SETTINGS.optimizer.beta2)
         rate = SETTINGS.optimizer.learning_rate

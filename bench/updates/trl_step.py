@@ -18,6 +18,10 @@ from core.settings import LearnerSettings
 from learner.sequences.scored import ScoredTurn
 
 
+def _nothing(completions: list[Any], **_: Any) -> list[float | None]:
+    return [0.0] * len(completions)
+
+
 class TrlStep:
     """TRL's CISPO, which is the policy gradient under truncated importance sampling, with the KL to the anchor.
 
@@ -29,7 +33,7 @@ class TrlStep:
         with tempfile.TemporaryDirectory() as directory:
             self._trainer = GRPOTrainer(
                 model=self.policy,
-                reward_funcs=lambda completions, **_: [0.0] * len(completions),
+                reward_funcs=_nothing,
                 args=_config(directory, settings),
                 train_dataset=Dataset.from_dict({"prompt": ["a", "b"]}),
                 processing_class=AutoTokenizer.from_pretrained(model),

@@ -84,7 +84,7 @@ _EXAMPLE = (
 class Functions:
     workload = "functions"
     max_tokens = 64
-    stop = ("\n```\n",)  # a user copies the code and reads no further
+    stop: tuple[str, ...] = ("\n```\n",)  # a user copies the code and reads no further
 
     def __init__(self, sandbox: ForkServer) -> None:
         self._sandbox = sandbox

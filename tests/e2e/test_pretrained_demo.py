@@ -28,7 +28,7 @@ def test_a_pretrained_model_learns_from_users_who_want_functions(
         sandbox = ForkServer()
         try:
             plan = LessonOptions(tuple(urls), 5.0, 0, examined=4, users=4, model=demo.PRETRAINED_NAME)
-            return await run_lesson(plan, Functions(sandbox), None, tmp_path)
+            return await run_lesson(plan, Functions(sandbox), None, tmp_path, {"command": "teach", "commit": None})
         finally:
             await sandbox.close()
 
