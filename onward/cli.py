@@ -198,13 +198,13 @@ def serve(
 def engine_arguments(
     directory: Directory = DEFAULT_DIRECTORY,
     *,
-    out: Annotated[Path | None, Parameter(help="A file for them, as a shell reads them; without it, printed.")] = None,
+    file: Annotated[Path | None, Parameter(help="A file for them, as a shell reads them, written anew.")] = None,
     set_: Set = None,
 ) -> None:
     """Print the arguments with which an SGLang server that you start yourself serves as the settings say."""
     from onward.commands.engine_arguments import tell
 
-    tell(directory, overrides_of(set_), out)
+    tell(directory, overrides_of(set_), file)
 
 
 @app.command

@@ -46,12 +46,12 @@ def test_they_are_those_of_a_server_that_a_host_starts(capsys: pytest.CaptureFix
 
 
 def test_a_program_is_started_with_each_as_it_was_set(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    out = tmp_path / "arguments"
-    out.write_text("--of before")
-    said = tell(capsys, tmp_path, "--set", f"serving.sglang.arguments={json.dumps(ODD)}", "--out", str(out))
+    file = tmp_path / "arguments"
+    file.write_text("--of before")
+    said = tell(capsys, tmp_path, "--set", f"serving.sglang.arguments={json.dumps(ODD)}", "--file", str(file))
     assert said == ""
-    assert [path.name for path in tmp_path.iterdir()] == [out.name]
-    told = started(out, "--host", "a b", "--tp-size", "2")
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    told = started(file, "--host", "a b", "--tp-size", "2")
     assert told[:4] == ["--host", "a b", "--tp-size", "2"], "the file's come last, so that settings win"
     assert told[4:6] == ["--model-path", str(SHIPPED_MODEL)]
     assert told[-len(ODD) :] == ODD
@@ -65,8 +65,8 @@ def test_nothing_is_started_without_the_file(tmp_path: Path) -> None:
 def test_a_model_that_is_not_there_is_named_and_the_file_stays(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    out = tmp_path / "arguments"
-    out.write_text("--of before")
+    file = tmp_path / "arguments"
+    file.write_text("--of before")
     with pytest.raises(ConfigError, match="nowhere"):
-        tell(capsys, tmp_path, "--set", f"serving.model={tmp_path / 'nowhere'}", "--out", str(out))
-    assert out.read_text() == "--of before"
+        tell(capsys, tmp_path, "--set", f"serving.model={tmp_path / 'nowhere'}", "--file", str(file))
+    assert file.read_text() == "--of before"
