@@ -25,7 +25,7 @@ COPY deploy/image /usr/local/bin/
 COPY . /app
 COPY --from=site /app/build/site /app/build/site
 RUN python -m compileall -q /app && mkdir -m 700 /run/secrets/all /run/secrets/api /run/secrets/stages \
-    /run/secrets/postgres /run/secrets/simulator && chown -R onward:onward /run/secrets
+    /run/secrets/postgres /run/secrets/simulator && mkdir /engine && chown -R onward:onward /run/secrets /engine
 WORKDIR /data
 USER onward
 EXPOSE 8700 9100
@@ -58,4 +58,4 @@ ENV SGLANG_USE_CPU_ENGINE=1 SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0 HF_HUB_OF
 COPY serving/engines/sglang/launcher.py /opt/launcher/launcher.py
 USER onward
 EXPOSE 30000
-ENTRYPOINT ["python", "/opt/launcher/launcher.py", "--host", "0.0.0.0", "--port", "30000"]
+ENTRYPOINT ["with-arguments", "/engine/arguments", "python", "/opt/launcher/launcher.py", "--host", "0.0.0.0", "--port", "30000"]

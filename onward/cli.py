@@ -73,7 +73,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "rollouts",
     ),
     "Stages, as processes of their own": (
-        *("api", "ingest", "score", "watch", "learn", "release", "serve", "archive", "notify", "migrate"),
+        *("api", "ingest", "score", "watch", "learn", "release", "serve", "engine-arguments", "archive", "notify"),
+        "migrate",
     ),
 }
 """The groups in which `--help` lists commands, by who would look for them."""
@@ -191,6 +192,19 @@ def serve(
     from onward.processes.stages import run_host
 
     run_host(directory, name, url, overrides_of(set_), child)
+
+
+@app.command
+def engine_arguments(
+    directory: Directory = DEFAULT_DIRECTORY,
+    *,
+    file: Annotated[Path | None, Parameter(help="A file for them, as a shell reads them, written anew.")] = None,
+    set_: Set = None,
+) -> None:
+    """Print the arguments with which an SGLang server that you start yourself serves as the settings say."""
+    from onward.commands.engine_arguments import tell
+
+    tell(directory, overrides_of(set_), file)
 
 
 @app.command

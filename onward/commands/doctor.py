@@ -336,12 +336,13 @@ def _engine(url: str, settings: Settings) -> str:
 
 def _takes_adapters(room: "AdapterRoom | None", settings: Settings) -> str:
     """Return how a server is given versions that are adapters, where the learner makes such."""
-    from serving.engines.sglang.adapters import kinds_named, room_for, why_merged
+    from onward.wiring.engines import learned_adapters
+    from serving.engines.sglang.adapters import kinds_named, why_merged
 
     lora = settings.learner.lora
     if not lora.rank:
         return ""
-    wanted = room_for(settings.serving.model or SHIPPED_MODEL, lora.rank, lora.targets)
+    wanted = learned_adapters(settings)
     kinds = kinds_named(lora.targets) or (frozenset() if wanted is None else wanted.targets)
     why = why_merged(room, lora.rank, kinds)
     if why is None and room is not None:

@@ -20,13 +20,14 @@ from core.stages.rounds import Rounds
 from core.stages.stage import Stage
 from core.stages.start_steps import StepProgress, say_step
 from onward.directory.addresses import free_port
-from onward.directory.layout import Layout
+from onward.directory.layout import SHIPPED_MODEL, Layout
 from onward.wiring.foundation import Foundation
 
 if TYPE_CHECKING:
     from core.beside.line import Line
     from core.model.probes import ProbeRecord
     from serving.engines.host import EngineHost
+    from serving.engines.sglang.admin import AdapterRoom
     from serving.engines.sglang.engine import SglangEngine
     from serving.fleet import FleetPolicy, FleetView
     from serving.releases import LoopTimer
@@ -313,17 +314,34 @@ def build_host(
     from core.grammars.library import VERSION
     from serving.engines.host import EngineHost
     from serving.engines.model_facts import read_model_facts
-    from serving.engines.sglang.adapters import room_for
     from serving.engines.sglang.engine import SglangEngine
 
     settings, directory = foundation.settings.serving.sglang, foundation.layout.host(name)
     read_model_facts(foundation.model)
-    lora = foundation.settings.learner.lora
-    room = room_for(foundation.model, lora.rank, lora.targets)
+    room = learned_adapters(foundation.settings)
     engine = SglangEngine(name, settings, weights, foundation.blobs, foundation.model, directory, url=url, room=room)
     cluster = foundation.settings.serving.cluster
     llguidance = VERSION if url is None else settings.llguidance  # one that is started has ours, or is refused
     return engine, EngineHost(engine, foundation.store, cluster, foundation.clock, shares=shares, llguidance=llguidance)
+
+
+def learned_adapters(settings: Settings) -> "AdapterRoom | None":
+    """Return the adapters that the settings' learner makes, which servers are to take; None where it makes none."""
+    from serving.engines.sglang.adapters import room_for
+
+    return room_for(settings.serving.model or SHIPPED_MODEL, settings.learner.lora.rank, settings.learner.lora.targets)
+
+
+def engine_arguments(settings: Settings) -> list[str]:
+    """Return the arguments with which an SGLang server serves as the settings say, whoever starts it.
+
+    Raises ConfigError for a model that cannot be read."""
+    from serving.engines.model_facts import read_model_facts
+    from serving.engines.sglang.process import server_arguments
+
+    model = (settings.serving.model or SHIPPED_MODEL).absolute()
+    read_model_facts(model)
+    return server_arguments(settings.serving.sglang, model, learned_adapters(settings))
 
 
 def publish_anchor(foundation: Foundation, log: EventLog, *, makes_probe: bool = True) -> WeightsRef:

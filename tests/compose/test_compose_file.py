@@ -1,8 +1,11 @@
 """docker-compose.yml as data: what can be checked without an engine."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,15 +18,17 @@ from model_configs import written
 from core.grammars.library import VERSION
 from core.profile import Card, Machine, Profile, choose, read_shape
 from core.settings import Settings, load_settings
+from onward.directory.layout import SHIPPED_MODEL
 from onward.profiles.files import as_compose_env
-from serving.engines.sglang.process import cpu_arguments, cpu_environment
+from serving.engines.sglang.adapters import room_for
+from serving.engines.sglang.process import adapter_arguments, cpu_arguments, cpu_environment
 
 pytestmark = pytest.mark.compose
 Services = Mapping[str, Mapping[str, Any]]
 GPU = "docker-compose.gpu.yml"
 MONITORING = "docker-compose.monitoring.yml"
 LOGGING = {"driver": "json-file", "options": {"max-size": "10m", "max-file": "5"}}
-ONCE = ("secrets", "migrate", "simulator", "doctor")
+ONCE = ("secrets", "migrate", "engine-arguments", "simulator", "doctor")
 LAYERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
 PACKAGES = {*LAYERS, "kernels", "migrations", "models"} - {"onward_kernels"}  # which stands in `kernels`
 
@@ -81,7 +86,8 @@ def test_all_that_reads_settings_reads_the_file_beside_it() -> None:
         return {name: mount["source"] for name, mount in ours.items()}
 
     shipped = ROOT / "deploy" / "settings.toml"
-    assert mounted(ONWARD_SETTINGS="") == dict.fromkeys((*STAGES, "migrate", "judge", "notify", "doctor"), str(shipped))
+    others = ("migrate", "engine-arguments", "judge", "notify", "doctor")
+    assert mounted(ONWARD_SETTINGS="") == dict.fromkeys((*STAGES, *others), str(shipped))
     assert load_settings(shipped, {}) == Settings()
     assert set(mounted(ONWARD_SETTINGS="./onward.toml").values()) == {str(ROOT / "onward.toml")}
     assert {"/.env", "/onward.toml"} <= set((ROOT / ".gitignore").read_text().splitlines())
@@ -150,7 +156,7 @@ def settings_of(service: Mapping[str, Any]) -> Settings:
 
 
 def test_settings_are_settings(services: Services) -> None:
-    for name in (*STAGES, "migrate", "doctor", "simulator"):
+    for name in (*STAGES, "migrate", "engine-arguments", "doctor", "simulator"):
         settings = settings_of(services[name])
         assert settings.mode == "distributed", name
         assert settings.serving.sglang.replicas == 0, name
@@ -177,12 +183,73 @@ def test_a_judge_runs_where_it_is_asked_for(services: Services) -> None:
     assert services["judge"]["read_only"]
 
 
+def arguments_of(services: Services, name: str, directory: Path, settings: str = "") -> list[str]:
+    """Return the arguments that an engine starts with, once the stack's own service has written them.
+
+    The model is the shipped one. What the containers have at paths of theirs is in the directory."""
+    paths = {"/data": directory, "/engine/arguments": directory / "arguments", "/model": SHIPPED_MODEL}
+    (directory / "onward.toml").write_text(settings)
+    writer, engine = services["engine-arguments"], services[name]
+    program = [str(paths.get(word, word)) for word in writer["command"]]
+    given = {name: str(paths.get(value, value)) for name, value in writer["environment"].items() if value is not None}
+    done = subprocess.run(
+        [sys.executable, "-m", "onward", *program],
+        env={**os.environ, **given},
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    assert not done.stdout
+    image = re.findall(r"^ENTRYPOINT (.*launcher.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    script, file, *server = engine["entrypoint"] or json.loads(image[0])
+    assert script in ("with-arguments", "/with-arguments")
+    assert "sglang" in " ".join(server) or "launcher.py" in " ".join(server)
+    show = (sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))")
+    own = [*server[server.index("--host") :], *(engine["command"] or ())]
+    return list(json.loads(run(str(ROOT / "deploy" / "image" / "with-arguments"), str(paths[file]), *show, *own)))
+
+
+def test_engines_are_started_as_the_host_starts_them(services: Services, tmp_path: Path) -> None:
+    """They take the adapters that the stack's learner makes, and compute in the learner's dtype."""
+    device = settings_of(services["serve-1"]).serving.sglang.device
+    dtype = "float32" if device == "cpu" else "bfloat16"
+    room = room_for(SHIPPED_MODEL, 8, ["q_proj"])
+    assert room is not None
+    for name in ("engine-1", "engine-2"):
+        plain = arguments_of(services, name, tmp_path)
+        assert plain[:4] == ["--host", "0.0.0.0", "--port", "30000"]
+        assert f"--model-path {SHIPPED_MODEL}" in " ".join(plain)
+        if device == "cpu":
+            assert plain[6:] == cpu_arguments("float32"), name
+        assert plain[plain.index("--dtype") + 1] == dtype
+        assert "--enable-lora" not in plain
+        adapting = arguments_of(services, name, tmp_path, '[learner.lora]\nrank = 8\ntargets = ["q_proj"]\n')
+        assert adapting == [*plain, *adapter_arguments(room, device)], name
+
+
+def test_engines_read_what_is_written_before_they_start(services: Services) -> None:
+    (written_to,) = (mount for mount in services["engine-arguments"]["volumes"] if mount["target"] == "/engine")
+    for name in ("engine-1", "engine-2"):
+        (read,) = (mount for mount in services[name]["volumes"] if mount["target"] == "/engine")
+        assert (read["source"], read["read_only"]) == (written_to["source"], True)
+        assert services[name]["depends_on"]["engine-arguments"]["condition"] == "service_completed_successfully"
+    models = {mount["source"] for name in ("engine-arguments", "engine-1") for mount in services[name]["volumes"]
+              if mount["target"] == "/model"}  # fmt: skip
+    assert len(models) == 1, "the adapters are those of the model that is served"
+
+
+def test_doctor_asks_both_engines(services: Services) -> None:
+    settings = settings_of(services["doctor"]).serving.sglang
+    host = settings_of(services["serve-1"]).serving.sglang
+    assert (settings.device, settings.dtype) == (host.device, host.dtype)
+    hosted = [services[f"serve-{n}"]["command"][-1] for n in (1, 2)]
+    assert list(settings.urls) == hosted
+
+
 def test_learner_and_engines_compute_in_one_dtype(services: Services) -> None:
-    for name in ("api", "serve-1", "serve-2"):
+    for name in ("api", "serve-1", "serve-2", "engine-arguments"):
         settings = settings_of(services[name]).serving.sglang
-        engine = " ".join(services["engine-1"]["command"])
-        assert f"--dtype {settings.dtype}" in engine
-        assert ("--device cpu" in engine) == (settings.device == "cpu")
+        assert settings.dtype == settings_of(services["learn"]).learner.compute.precision
         assert settings.llguidance == (VERSION if settings.device == "cpu" else ""), "the image's own"
 
 
@@ -197,14 +264,15 @@ def on_cards(tmp_path: Path) -> tuple[Profile, Services]:
     return profile, dict(json.loads(run("docker", "compose", *files, "config", "--format", "json"))["services"])
 
 
-def test_a_profile_reaches_the_learner_and_the_engines(on_cards: tuple[Profile, Services]) -> None:
+def test_a_profile_reaches_the_learner_and_the_engines(on_cards: tuple[Profile, Services], tmp_path: Path) -> None:
     profile, services = on_cards
     wanted, found = profile.settings, settings_of(services["learn"])
     unlike = {"device", "enabled"}
     assert found.learner.model_dump(exclude=unlike) == wanted.learner.model_dump(exclude=unlike)
     assert found.learner.lora.rank == 16
     assert settings_of(services["api"]).serving.context_length == wanted.serving.context_length
-    command = " ".join(services["engine-1"]["command"])
+    command = " ".join(arguments_of(services, "engine-1", tmp_path))
+    assert "--enable-lora --lora-strict-loading --max-lora-rank 16" in command
     assert f"--mem-fraction-static {wanted.serving.sglang.arguments[1]}" in command
     assert services["engine-1"]["volumes"][0]["source"].endswith("qwen3-8b")
 
@@ -218,14 +286,7 @@ def test_each_engine_and_the_learner_have_a_gpu_of_their_own(on_cards: tuple[Pro
     assert sorted(card for cards in given for card in cards) == ["0", "1", "2"]
 
 
-def test_engines_on_a_cpu_are_started_as_the_host_starts_them() -> None:
-    require_compose(engine=False)
-    config = json.loads(run("docker", "compose", "config", "--format", "json"))["services"]
-    for name in ("engine-1", "engine-2"):
-        command = config[name]["command"]
-        assert command[:2] == ["--model-path", "/model"]
-        options = " ".join(command[2:])
-        assert set(options.split(" --")) == set(" ".join(cpu_arguments("float32")).split(" --")), name
+def test_engines_on_a_cpu_have_the_environment_of_those_that_the_host_starts() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     for key, value in cpu_environment().items():
         assert f"{key}={value}" in dockerfile, key

@@ -23,7 +23,9 @@ ENDS = json.loads((ROOT / "models" / "tiny" / "generation_config.json").read_tex
 
 
 def test_it_comes_up_well(stack: Stack) -> None:
-    assert "wrong" not in stack.compose("run", "--rm", "--no-deps", "-T", "doctor")
+    told = stack.compose("run", "--rm", "--no-deps", "-T", "doctor")
+    assert "wrong" not in told
+    assert told.count("SGLang 0.5.23, float32") == 2, "both engines are asked"
     prometheus = stack.address("prometheus", 9090)
 
     def are_scraped() -> bool:

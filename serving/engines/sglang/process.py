@@ -58,6 +58,13 @@ def _gpu_arguments(dtype: str) -> list[str]:
     return ["--dtype", dtype, "--incremental-streaming-output", *GRAMMARS, *PRIORITIES]
 
 
+def server_arguments(settings: SglangSettings, model: Path, room: AdapterRoom | None) -> list[str]:
+    """Return all arguments that follow from the settings, which add some of their own; `room`: the adapters to take."""
+    options = cpu_arguments(settings.dtype) if settings.device == "cpu" else _gpu_arguments(settings.dtype)
+    options += [] if room is None else adapter_arguments(room, settings.device)
+    return ["--model-path", str(model), *options, *settings.arguments]
+
+
 def cpu_environment() -> dict[str, str]:
     return {
         "SGLANG_USE_CPU_ENGINE": "1",
@@ -95,13 +102,11 @@ class EngineProcess:
         assert not self.is_alive
         self._end_leftover()
         settings = self._settings
-        command = [str(settings.python), *_program(settings), "--model-path", str(model)]
+        command = [str(settings.python), *_program(settings)]
         command += ["--host", "127.0.0.1", "--port", self.url.rsplit(":", 1)[1], "--weight-version", str(version)]
-        command += cpu_arguments(settings.dtype) if settings.device == "cpu" else _gpu_arguments(settings.dtype)
-        command += [] if self._room is None else adapter_arguments(self._room, settings.device)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *settings.arguments],
+                [*command, *server_arguments(settings, model, self._room)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=_environment(settings),
