@@ -20,7 +20,7 @@ FILES = ("docker-compose.yml", "tests/compose/quick.yml")
 STAGES = ("api", "ingest", "score", "watch", "learn", "release", "archive", "serve-1", "serve-2")
 THIRD_PARTIES = ("kafka", "postgres", "redis", "prometheus", "gateway")
 PORTS = {"ONWARD_PORT": "0", "ONWARD_PROMETHEUS_PORT": "0"}  # free ones
-RUN_ONCE = ("secrets", "migrate")
+RUN_ONCE = ("secrets", "migrate", "engine-arguments")
 BACK_TIMEOUT_S = 600  # two engines and the learner start again, on two cores
 
 
