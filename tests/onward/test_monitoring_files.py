@@ -56,7 +56,7 @@ def test_up_with_wait_ends_whatever_fails(over: str | None) -> None:
     ]
     once = {name for name, condition in waits if condition == "service_completed_successfully"}
     asked_for_alone = {name for name, service in found.items() if service.get("restart") == "no"}
-    assert (once, asked_for_alone) == ({"secrets", "migrate"}, {"simulator", "doctor"})
+    assert (once, asked_for_alone) == ({"secrets", "migrate", "engine-arguments"}, {"simulator", "doctor"})
     assert all(found[name]["profiles"] for name in asked_for_alone)
     for name in once:
         assert re.fullmatch(r"no|on-failure:\d", found[name].get("restart", "no")), name

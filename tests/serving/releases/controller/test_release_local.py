@@ -95,7 +95,7 @@ def test_the_gate_looks_at_what_the_engine_computes(world: ReleaseWorld, noise: 
 
 
 def test_outcomes_are_timed_to_the_first_token_that_learned_from_them(world: ReleaseWorld) -> None:
-    timer = LoopTimer()
+    timer = LoopTimer(START)
     world.engines["local"].on_first_token = timer.first_token
     version = world.publish(arrivals=[START, START])
     with world.store.look() as view:
