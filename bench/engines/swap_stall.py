@@ -64,6 +64,8 @@ python = "{PYTHON}"
 replicas = 0
 [learner]
 enabled = false
+[release]
+first_turns = 0
 [release.canary]
 enabled = "off"
 """
