@@ -126,7 +126,6 @@ _DEEP = (
     "tests/onward/replays/test_adapters_lived.py::test_every_version_comes_out_as_it_was[2]",
     "tests/onward/replays/test_evals_command.py::test_a_task_is_worked_on",
     "tests/scoring/alerts/test_alertmanager.py",
-    "tests/serving/engines/test_sglang_adapters.py::test_a_server_of_its_own",
     "tests/serving/engines/test_sglang_adapters.py::test_a_started_server_that_dies",
     "tests/serving/engines/test_sglang_priorities.py",
     "tests/serving/engines/test_smollm2.py",

@@ -336,6 +336,31 @@ def test_images_hold_what_the_tests_ran_with_and_light_ones_no_tensors() -> None
     assert not {pin.split("==")[0] for pin in light} & {"torch", "triton", "transformers", "safetensors", "matplotlib"}
 
 
+@pytest.mark.parametrize("table", ["_WITH_ENGINES", "_VERIFIED", "_FIRST", "_DEEP", "_UNIT"])
+def test_every_test_that_the_settings_of_tests_name_exists(table: str) -> None:
+    """A renamed test would otherwise leave its place unseen, and run with those that it took too long for."""
+    gone = [name for name in _names_in_conftest(table) if not _is_a_test(name)]
+
+    assert gone == []
+
+
+def _names_in_conftest(table: str) -> tuple[str, ...]:
+    for node in ast.parse((ROOT / "tests" / "conftest.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == table:
+            names: tuple[str, ...] = ast.literal_eval(node.value)
+            return names
+    raise LookupError(table)
+
+
+def _is_a_test(name: str) -> bool:
+    """Return whether a name begins that of a test: `folder/`, `file.py`, or `file.py::test_that[case`."""
+    path, _, function = name.partition("::")
+    if path == "engines":
+        return True  # the group of tests with SGLang servers
+    file = ROOT / path
+    return file.exists() and (not function or f"def {function.partition('[')[0]}" in file.read_text())
+
+
 def test_no_test_bounds_a_measured_time_but_those_that_run_alone() -> None:
     assert upper_bounds_in(ROOT / "tests") == []
 
