@@ -3,7 +3,6 @@
 Its scripts are its own files, and the few inline ones of each page, which are allowed by their digests: no others
 run."""
 
-import asyncio
 import base64
 import hashlib
 import mimetypes
@@ -16,6 +15,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from api.http.assets import Asset, make_asset
+from api.http.background import on_a_thread
 from core.errors import NotFound
 
 _CHECKOUT = Path(__file__).resolve().parents[1]
@@ -66,7 +66,7 @@ def documents_router(directory: Path | None) -> APIRouter:
 
     @router.get("/docs/{path:path}")
     async def document(request: Request, path: str) -> Response:
-        assets = await asyncio.to_thread(lambda: site.assets)
+        assets = await on_a_thread(lambda: site.assets)
         if not assets:
             commands = "\n".join(f"    {command}" for command in commands_to_build())
             return PlainTextResponse(_NOT_BUILT.format(commands=commands), 404)

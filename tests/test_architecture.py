@@ -170,6 +170,28 @@ def calls(node: ast.AST) -> set[str]:
     return {function.attr for function in found if isinstance(function, ast.Attribute)}
 
 
+_THREADS_OF_THEIR_OWN_WORK = {
+    "api/http/background.py",  # gives requests their threads
+    "api/requests/reader.py",  # counts what it takes by itself
+    "api/access/consents/kept.py",  # these look in turns, for nobody's request
+    "api/access/consents/taking_back.py",
+    "api/access/quotas/months.py",
+    "api/access/stored_keys.py",
+    "api/access/trail.py",
+}
+
+
+def test_no_request_takes_a_thread_but_as_one_of_its_callers() -> None:
+    """The threads are few. Where a caller's requests are not counted, hers keep everybody else's from the store."""
+    taking = {
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "api").rglob("*.py"))
+        if re.search(r"\b(to_thread|run_in_executor|run_in_threadpool)\(", path.read_text())
+    }
+
+    assert taking == _THREADS_OF_THEIR_OWN_WORK
+
+
 def test_signals_and_renewals_are_the_runners() -> None:
     """Uvicorn's server keeps its own signal handlers and restores the previous ones.
 

@@ -12,28 +12,29 @@ _THREADS: Final = min(32, (os.cpu_count() or 1) + 4)
 """Those of asyncio's own, which all requests share."""
 _OF_A_CALLER: Final = _THREADS // 2
 _caller: ContextVar[Hashable | None] = ContextVar("caller", default=None)
-_looks: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Hashable], asyncio.Semaphore] = WeakValueDictionary()
+_rooms: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Hashable], asyncio.Semaphore] = WeakValueDictionary()
 
 
 def called_by(caller: Hashable | None) -> None:
-    """Set the caller for whom this task, and the tasks that it starts, read the store; None: nobody in particular."""
+    """Set the caller for whom this task, and the tasks that it starts, use threads; None: nobody in particular."""
     _caller.set(caller)
 
 
-async def looked_up(look: Callable[[], T]) -> T:
-    """Run a look at the store on a thread and return what it finds. Raises as it does.
+async def on_a_thread(work: Callable[..., T], *given: Any) -> T:
+    """Read or change the store on a thread, for a request, and return what the work returns. Raises as it does.
 
-    The threads are everybody's, and what there is to read is as much as its user said: so one caller's looks have half
-    of them at most, and the rest wait. The place is taken until the look is over, also of who hung up."""
+    The threads are everybody's, and how long one is taken depends on what its user said and on the store: so one
+    caller has half of them at most, and the rest of her requests wait. A thread is taken until its work is over, also
+    by who hung up."""
     caller = _caller.get()
     if caller is None:
-        return await asyncio.to_thread(look)
+        return await asyncio.to_thread(work, *given)
     key = asyncio.get_running_loop(), caller
-    room = _looks.get(key)
+    room = _rooms.get(key)
     if room is None:
-        room = _looks[key] = asyncio.Semaphore(_OF_A_CALLER)
+        room = _rooms[key] = asyncio.Semaphore(_OF_A_CALLER)
     async with room:
-        return await to_its_end(asyncio.to_thread(look))
+        return await to_its_end(asyncio.to_thread(work, *given))
 
 
 class Background:

@@ -1,6 +1,5 @@
 """The routes of `/v1/alarms`: the alarms that monitors opened, and what operators say of them."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from api.access.identity import Identity
 from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters, whole_number
 from api.access.services import ApiServices
 from api.access.trail import Note, note_of
+from api.http.background import on_a_thread
 from api.turns.lookup import read
 from core.errors import Conflict, InvalidRequest, NotFound
 from core.operations.alarm_advice import ADVICE, page_of
@@ -83,7 +83,7 @@ def _word_routes(router: APIRouter, context: ApiContext) -> None:
             alarm = work.alarms.acknowledge(alarm_id, identity.by, body.note, services.clock.now())
             return None if alarm is None or alarm.acknowledged_at is None else alarm
 
-        alarm = await asyncio.to_thread(_changed, services, alarm_id, identity, change, note_of(request))
+        alarm = await on_a_thread(_changed, services, alarm_id, identity, change, note_of(request))
         return json_response(described(alarm))
 
     @router.post(
@@ -100,7 +100,7 @@ def _word_routes(router: APIRouter, context: ApiContext) -> None:
             alarm = work.alarms.reopen(alarm_id)
             return None if alarm is None or alarm.state == "closed" else alarm
 
-        alarm = await asyncio.to_thread(_changed, services, alarm_id, identity, change, note_of(request))
+        alarm = await on_a_thread(_changed, services, alarm_id, identity, change, note_of(request))
         return json_response(described(alarm))
 
 

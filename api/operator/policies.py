@@ -21,6 +21,7 @@ from api.access.plain import (
 )
 from api.access.services import ApiServices
 from api.access.trail import Note, note_of
+from api.http.background import on_a_thread
 from api.operator.alarms import may_see
 from api.turns.intake import check_model
 from api.turns.lookup import read
@@ -41,7 +42,7 @@ async def carry_out(services: ApiServices, kind: OrderKind, version: PolicyRef, 
 
     The order is written to the store, and this waits for the release controller, which may be another process. Raises
     NotFound, InvalidRequest, Conflict or EngineUnavailable if the controller refuses it."""
-    order_id = await asyncio.to_thread(_give, services, kind, version, why, by, note)
+    order_id = await on_a_thread(_give, services, kind, version, why, by, note)
     deadline_s = services.clock.monotonic() + services.settings.advanced.order_wait_s
     while services.clock.monotonic() < deadline_s:
         order = await read(services, lambda view: _get(view, order_id))

@@ -1,6 +1,5 @@
 """The route `GET /v1/stages`: how far behind the log each stage is, and which are down."""
 
-import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -9,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters
+from api.http.background import on_a_thread
 from api.operator.health import readiness_of
 from api.turns.lookup import read
 from core.errors import LogUnavailable
@@ -40,7 +40,7 @@ def stages_router(context: ApiContext) -> APIRouter:
         ends = None
         if context.keys.sees_all(identity_of(request)):
             with suppress(LogUnavailable):
-                ends = await asyncio.to_thread(_ends, services.log, set(topics.values()))
+                ends = await on_a_thread(_ends, services.log, set(topics.values()))
         data = [
             {"stage": stage, "topic": topic, "behind": None if ends is None else _behind(ends, topic, reached[stage])}
             for stage, topic in topics.items()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from api.access.services import ApiServices
-from api.http.background import looked_up
+from api.http.background import on_a_thread
 from core.errors import LogUnavailable, StoreUnavailable
 from core.events import Topic
 from core.ports import EventLog, TopicPartition
@@ -26,7 +26,7 @@ async def read(services: ApiServices, query: Query[T]) -> T:
         with services.store.look() as view:
             return query(view)
 
-    return await looked_up(run)
+    return await on_a_thread(run)
 
 
 async def look_up(services: ApiServices, query: Query[T | None]) -> T | None:
@@ -50,7 +50,7 @@ async def read_all(services: ApiServices, query: Query[T]) -> T:
 async def _wait_for(services: ApiServices, query: Query[T], suffices: Callable[[T], bool]) -> T:
     """Return what the query finds once it suffices, or once the store has all. Raises StoreUnavailable."""
     try:
-        ends = await asyncio.to_thread(_ends, services.log)
+        ends = await on_a_thread(_ends, services.log)
     except LogUnavailable as error:
         raise StoreUnavailable(f"not found, and the log does not say whether it has more: {error}") from error
     deadline_s = services.clock.monotonic() + services.settings.feedback.lookup_s

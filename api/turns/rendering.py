@@ -2,12 +2,12 @@
 
 It runs on the event loop for short prompts, on a thread for longer ones, and in the reader's process for large ones."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from api.access.context import ApiContext
 from api.access.identity import Identity
+from api.http.background import on_a_thread
 from api.http.body_shape import Raw
 from api.requests.jobs import BodyKind, CheckBody, Extend, Job, Render, RenderText
 
@@ -36,7 +36,7 @@ async def away_if_large(context: ApiContext, identity: Identity, body_bytes: int
     if context.bodies.is_large(body_bytes):
         return await context.reader.away(work)
     if context.redactors.is_slow(identity.namespace, body_bytes):
-        return await asyncio.to_thread(work)
+        return await on_a_thread(work)
     return work()
 
 
@@ -70,5 +70,5 @@ class Rendering:
         if size < _ON_LOOP_CHARACTERS:
             return render()
         if job is None or not self._context.bodies.is_large(size):
-            return await asyncio.to_thread(render)
+            return await on_a_thread(render)
         return await self._context.reader.ask(job())

@@ -1,6 +1,5 @@
 """The place of a turn in its session's tree, and the prompt that continues its parent's very tokens."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
@@ -9,6 +8,7 @@ import msgspec
 from prometheus_client import Counter
 
 from api.access.services import ApiServices
+from api.http.background import on_a_thread
 from api.turns.histories.retold import marks_in
 from api.turns.histories.told_conversations import conversation_in
 from api.turns.intake import Intake
@@ -243,7 +243,7 @@ async def _find_within(
     if not longer:
         return chain
     try:
-        turn = await asyncio.to_thread(_find_turn, services, namespace, longer, session_id)
+        turn = await on_a_thread(_find_turn, services, namespace, longer, session_id)
     except StoreUnavailable:
         return chain  # the turn is served all the same; where there is none, it counts as rewritten
     return chain if turn is None else chain_of(turn, counts[turn.transcript_digest or ""])

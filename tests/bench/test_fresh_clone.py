@@ -32,7 +32,7 @@ def test_both_steps_run_in_the_clone_and_are_counted_together(tmp_path: Path) ->
 
 
 def test_a_run_that_fails_has_no_minutes(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="make test failed.*log says why"):
+    with pytest.raises(Failed, match=r"make test failed.*log says why"):
         minutes_of(_repository(tmp_path / "ours", FAILS), tmp_path / "clone", tmp_path / "log")
 
     assert "one test failed" in (tmp_path / "log").read_text()

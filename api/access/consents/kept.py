@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from api.access.looking import Looking
+from api.http.background import on_a_thread
 from core.errors import StoreUnavailable
 from core.operations.consents import UNSAID, Consent, ConsentSubject, KeptConsent, narrowest
 from core.ports import Store
@@ -38,7 +39,7 @@ class KeptConsents(Looking):
             return UNSAID
         while unknown := [subject for subject in subjects if subject not in self._known]:
             try:
-                found = await asyncio.to_thread(self._ask, unknown)
+                found = await on_a_thread(self._ask, unknown)
             except StoreUnavailable:
                 UNHEARD_CONSENTS.inc()
                 return NOTHING

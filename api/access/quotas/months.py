@@ -6,6 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
+from api.http.background import on_a_thread
 from core.errors import StoreUnavailable
 from core.operations.quotas import Account, Use, month_of, quota_of
 from core.ports import Clock, Store
@@ -53,7 +54,7 @@ class Months:
         unknown = [account for account in wanted if account not in self._known]
         if unknown:
             month = self._month
-            found = await asyncio.to_thread(self._ask_if_it_answers, month, unknown)
+            found = await on_a_thread(self._ask_if_it_answers, month, unknown)
             if month == self._month:
                 for account in unknown:
                     self._known.setdefault(account, found.get(account, _NOTHING))

@@ -1,6 +1,5 @@
 """The routes of `/v1/audit`: who read, ordered, changed or deleted what."""
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -8,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import ApiContext
 from api.access.plain import LARGEST_INTEGER, identity_of, json_response, only_parameters, whole_number
+from api.http.background import on_a_thread
 from api.turns.lookup import read
 from core.operations.audit import AuditHead, StoredEntry
 
@@ -41,7 +41,7 @@ def audit_router(context: ApiContext) -> APIRouter:
         only_parameters(request)
         head: AuditHead = await read(services, lambda view: view.audit.head())
         if services.head is not None:
-            head = await asyncio.to_thread(services.head.sealed, head)
+            head = await on_a_thread(services.head.sealed, head)
         return json_response(msgspec.to_builtins(head))
 
     return router

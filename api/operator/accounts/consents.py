@@ -1,6 +1,5 @@
 """The routes of `/v1/consent`: what a user, or whoever holds a session, lets be stored and learned from."""
 
-import asyncio
 from typing import Annotated, Any
 
 import msgspec
@@ -12,6 +11,7 @@ from api.access.identity import Identity
 from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters
 from api.access.trail import Note, note_of
 from api.feedback.targets import check_session_is_own, has_session
+from api.http.background import on_a_thread
 from api.turns.intake import check_id
 from api.turns.lookup import read
 from core.errors import InvalidRequest, NotFound
@@ -71,7 +71,7 @@ def consent_router(context: ApiContext) -> APIRouter:
         if learn and store is False:
             raise InvalidRequest("learn: nothing can be learned from what is not stored", param="learn")
         subject = await _subject(context, identity, body.user, body.session_id)
-        changed = await asyncio.to_thread(_change, context, identity, subject, (learn, store), note_of(request))
+        changed = await on_a_thread(_change, context, identity, subject, (learn, store), note_of(request))
         await context.consents.refresh()
         context.taking_back.hasten()
         return json_response(_described(context, subject, changed))

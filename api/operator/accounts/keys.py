@@ -1,6 +1,5 @@
 """The routes of `/v1/keys`: API keys that are made, rotated and revoked while the service runs."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from api.access.context import ApiContext
 from api.access.identity import TAKEN
 from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters
 from api.access.trail import Note, note_of
+from api.http.background import on_a_thread
 from api.turns.lookup import read
 from core.errors import Conflict, NotFound
 from core.ids import Namespace
@@ -77,7 +77,7 @@ def keys_router(context: ApiContext) -> APIRouter:
         fields = msgspec.structs.asdict(body)
         namespace = Namespace(body.namespace)
         wish = KeyWish(**{**fields, "namespace": namespace, "user": context.keys.user_hash(namespace, body.user)})
-        made = await asyncio.to_thread(_create, context, wish, identity_of(request).by, note_of(request))
+        made = await on_a_thread(_create, context, wish, identity_of(request).by, note_of(request))
         return await _shown(context, *made, status=201)
 
     _change_routes(router, context)
@@ -100,7 +100,7 @@ def _change_routes(router: APIRouter, context: ApiContext) -> None:
             work.keys.replace(ended)
             return None, ended
 
-        return await _shown(context, *await asyncio.to_thread(_change, context, key_id, change, note_of(request)))
+        return await _shown(context, *await on_a_thread(_change, context, key_id, change, note_of(request)))
 
     @router.post(
         "/v1/keys/{key_id}/rotate", openapi_extra=json_body(RotateBody, "The overlap"), operation_id="rotate_key"
@@ -119,7 +119,7 @@ def _change_routes(router: APIRouter, context: ApiContext) -> None:
             work.keys.add(new)
             return text, new
 
-        made = await asyncio.to_thread(_change, context, key_id, change, note_of(request))
+        made = await on_a_thread(_change, context, key_id, change, note_of(request))
         return await _shown(context, *made, status=201)
 
 

@@ -1,6 +1,5 @@
 """The routes of `/v1/exclusions`: what operators took out of learning, and what taking out more would change."""
 
-import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ from msgspec import Meta
 from api.access.context import ApiContext
 from api.access.plain import LARGEST_INTEGER, body_of, identity_of, json_body, json_response, only_parameters
 from api.access.trail import note_of
+from api.http.background import on_a_thread
 from api.turns.lookup import read
 from core.codec import to_builtins
 from core.errors import Conflict
@@ -85,7 +85,7 @@ def exclusions_router(context: ApiContext) -> APIRouter:
         other turns are learned again, which takes about `again_s` seconds of learning."""
         body = await body_of(context, request, wish_decoder)
         orders = _known(services.exclusions)
-        return json_response(to_builtins(await asyncio.to_thread(orders.foresee, body.wish)))
+        return json_response(to_builtins(await on_a_thread(orders.foresee, body.wish)))
 
     @router.post(
         "/v1/exclusions",
@@ -101,7 +101,7 @@ def exclusions_router(context: ApiContext) -> APIRouter:
         def written(work: Work, given: Mapping[str, str]) -> None:
             note.write(work, body.namespace, **given)
 
-        number, foreseen = await asyncio.to_thread(orders.order, body.wish, body.why, identity.by, written)
+        number, foreseen = await on_a_thread(orders.order, body.wish, body.why, identity.by, written)
         return json_response({"exclusion_id": number, "by": identity.by, **to_builtins(foreseen)})
 
     return router

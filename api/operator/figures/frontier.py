@@ -3,7 +3,6 @@
 It looks at the newest turns only, so that a request costs the same however much is stored. Where the model that all
 began as has none among them, its oldest stand in: it is what the others are compared with."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
@@ -13,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
+from api.http.background import on_a_thread
 from api.operator.figures.tasks import Reader, SessionTask
 from api.turns.lookup import read
 from core.events import Reward
@@ -43,7 +43,7 @@ def frontier_router(context: ApiContext) -> APIRouter:
         workload = request.query_params.get("workload")
         found, first = await read(services, lambda view: _look(view, identity.namespace, limit))
         chosen = [each for each in found if workload in (None, each[0].workload)]
-        tasks = await asyncio.to_thread(reader.tasks, chosen)  # it reads every call and every message
+        tasks = await on_a_thread(reader.tasks, chosen)  # it reads every call and every message
         return json_response({"object": "frontier", "turns": len(found), **frontier(tasks, first)})
 
     return router

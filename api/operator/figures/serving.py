@@ -1,6 +1,5 @@
 """The route `GET /v1/serving`: how soon and how fast answers come, what waits, and what the disk holds."""
 
-import asyncio
 import math
 from typing import Any
 
@@ -8,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from api.access.context import ApiContext
 from api.access.plain import identity_of, json_response, only_parameters, whole_number
+from api.http.background import on_a_thread
 from api.operator.figures.counts import quantile_of, value
 from api.operator.figures.intervals import quantile
 from api.turns.lookup import read
@@ -44,7 +44,7 @@ def serving_router(context: ApiContext) -> APIRouter:
                 "since": turns[-1].received_at if turns else None,
                 **_speed([turn for turn in turns if turn.priority == "normal"]),
                 "queue": _queue() if is_shown else None,
-                "disk": await asyncio.to_thread(services.disk) if is_shown else None,
+                "disk": await on_a_thread(services.disk) if is_shown else None,
             }
         )
 

@@ -1,6 +1,5 @@
 """The routes of `/v1/drafts`: drafts of eval cases, which an operator accepts with a checker, or rejects."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ from msgspec import Meta
 from api.access.context import ApiContext
 from api.access.plain import body_of, identity_of, json_body, json_response, only_parameters, whole_number
 from api.access.trail import note_of
+from api.http.background import on_a_thread
 from core.errors import InvalidRequest, NotFound
 from core.operations.drafts import Acceptance, Decider, ListedDraft, SuiteDrafts, WholeDraft
 from core.ports import Drafts
@@ -67,7 +67,7 @@ def drafts_router(context: ApiContext) -> APIRouter:
         only_parameters(request, "limit")
         limit = whole_number(request, "limit", _DEFAULT_LIMIT, _LARGEST_PAGE, least=1)
         namespace = identity_of(request).namespace
-        found = SuiteDrafts(suites=()) if drafts is None else await asyncio.to_thread(drafts.listed, namespace)
+        found = SuiteDrafts(suites=()) if drafts is None else await on_a_thread(drafts.listed, namespace)
         return json_response(
             {
                 "suites": found.suites,
@@ -87,7 +87,7 @@ def drafts_router(context: ApiContext) -> APIRouter:
         if suite is None:
             raise InvalidRequest("suite: name the suite, as GET /v1/drafts does", param="suite", code="missing_field")
         namespace = identity_of(request).namespace
-        found = await asyncio.to_thread(_known(drafts, name).get, suite, name, namespace)
+        found = await on_a_thread(_known(drafts, name).get, suite, name, namespace)
         note_of(request).add(suite=suite)
         return json_response(_whole(found))
 
@@ -101,7 +101,7 @@ def _decisions(router: APIRouter, context: ApiContext) -> None:
     async def decide(request: Request, suite: str, seen: str, carry_out: Callable[[Decider], WholeDraft]) -> Response:
         identity = identity_of(request)
         who = Decider(namespace=identity.namespace, by=identity.by, seen=seen)
-        found = await asyncio.to_thread(carry_out, who)
+        found = await on_a_thread(carry_out, who)
         note_of(request).add(suite=suite)
         return json_response(_whole(found))
 

@@ -99,7 +99,7 @@ def test_an_error_is_everybodys_who_waits_for_it() -> None:
     assert asyncio.run(run()) == ["ValueError('no page')"] * 3 + ["a page"]
 
 
-def test_of_the_threads_that_read_the_store_one_caller_has_half() -> None:
+def test_one_caller_has_half_of_the_threads() -> None:
     """What there is to read is as much as its user said; also where she hangs up, and looks again."""
     gate = threading.Event()
 
@@ -112,11 +112,11 @@ def test_of_the_threads_that_read_the_store_one_caller_has_half() -> None:
 
         async def look(number: int) -> None:
             background.called_by("she")
-            await background.looked_up(lambda: hers(number))
+            await background.on_a_thread(lambda: hers(number))
 
         async def his() -> bool:
             background.called_by("he")
-            return await background.looked_up(lambda: not gate.is_set())
+            return await background.on_a_thread(lambda: not gate.is_set())
 
         try:
             for number in range(3 * background._THREADS):
