@@ -2,6 +2,7 @@
 
 The candidate answers where a canary would, before any user is assigned to it. Answers that were lost with an engine are
 asked for again once one is back. If the suite's time runs out, the candidate is held: unanswered cases never pass.
+Those that can be asked of no version are set aside after three measurements.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from serving.evals.cases import Case, Suite
 from serving.evals.engine_answers import EngineAnswers, EngineLost, EngineTalk, Message, Said
 from serving.evals.gate import GateBounds, GateDecision, evaluate
 from serving.evals.run import Answerer, OpenTasks, Solver, SolverOf, SuiteLimits
+from serving.evals.set_aside import SetAside
 from serving.evals.verdicts import of_cases, together
 from serving.releases.view import ReleaseView
 
@@ -49,7 +51,7 @@ class CaseGate:
         open_tasks: OpenTasks | None = None,
     ) -> None:
         """`open_tasks` is needed for a suite with tasks, where these are allowed."""
-        self._suite, self._open_policy, self._renderer = suite, open_policy, renderer
+        self._aside, self._open_policy, self._renderer = SetAside(suite), open_policy, renderer
         self._open_tasks = open_tasks
         self._settings, self._clock = settings, clock
         self._between: tuple[PolicyRef, PolicyRef] | None = None  # candidate and live
@@ -103,14 +105,15 @@ class CaseGate:
         until_s = asyncio.get_running_loop().time() + budget_s
         limits = SuiteLimits(budget_s, self._settings.concurrency, self._settings.allow_commands)
         versions, bounds = (candidate, live), GateBounds(margin=self._settings.margin)
-        async with self._open_policy() as policy, self._solving() as solver_of:
+        suite = self._aside.asked()
+        async with self._open_policy() as policy, self._solving(suite) as solver_of:
             answers = [_patient(EngineAnswers(policy, self._renderer, version), until_s) for version in versions]
             solvers = [self._solver(solver_of, policy, version, until_s) for version in versions]
             sides = (solvers[0], solvers[1])
-            return await evaluate(self._suite, answers[0], answers[1], limits, bounds, sides)
+            return self._aside.noted(await evaluate(suite, answers[0], answers[1], limits, bounds, sides))
 
-    def _solving(self) -> AbstractAsyncContextManager[SolverOf | None]:
-        is_needed = self._suite.tasks and self._settings.allow_commands
+    def _solving(self, suite: Suite) -> AbstractAsyncContextManager[SolverOf | None]:
+        is_needed = suite.tasks and self._settings.allow_commands
         if self._open_tasks is None or not is_needed:
             return nullcontext(None)
         return self._open_tasks(self._settings.concurrency)

@@ -121,7 +121,17 @@ def test_cases_beyond_the_budget_could_not_run() -> None:
 
     found = asyncio.run(run_suite(suite_of(*[SAYS_YES] * 4), answer, SuiteLimits(budget_s=1.0, concurrency=1)))
     assert [result.score for result in found] == [1.0, None, None, None]
-    assert set(unscored(found).values()) == {"the suite's 1 s were over"}
+    assert set(unscored(found).values()) == {"it took more than 0.5 s", "the suite's 1 s were over"}
+
+
+def test_a_case_that_hangs_leaves_the_others_half_of_the_time() -> None:
+    async def answer(case: Case) -> str:
+        await asyncio.sleep(3600 if case.name == "0" else 0)
+        return "yes"
+
+    found = asyncio.run(run_suite(suite_of(*[SAYS_YES] * 4), answer, SuiteLimits(budget_s=4.0, concurrency=1)))
+    assert [result.score for result in found] == [None, 1.0, 1.0, 1.0]
+    assert unscored(found) == {"0": "it took more than 2 s"}
 
 
 def test_what_this_machine_lacks_is_no_score_and_ends_nothing() -> None:

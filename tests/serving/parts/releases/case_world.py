@@ -85,17 +85,23 @@ class Fleet:
         return {engine for engine, asked, _ in self.asked if asked == version}
 
 
-def suite_of(cases: int) -> Suite:
-    checker = {"kind": "exact", "text": "yes"}
-    made = tuple(Case.model_validate({"name": str(n), "prompt": str(n), "checker": checker}) for n in range(cases))
+def suite_of(cases: int, too_long: int = -1) -> Suite:
+    """`too_long`: the case that no version has room to answer."""
+    checker, prompts = {"kind": "exact", "text": "yes"}, [str(n) for n in range(cases)]
+    if too_long >= 0:
+        prompts[too_long] = prompts[too_long].zfill(2 * Fleet.context_length)
+    made = tuple(
+        Case.model_validate({"name": str(n), "prompt": prompt, "checker": checker}) for n, prompt in enumerate(prompts)
+    )
     return Suite(made, {case.name: Path("/nowhere") for case in made}, "digest")
 
 
-def give_cases(world: ReleaseWorld, cases: int = ENOUGH, **settings: Any) -> Fleet:
+def give_cases(world: ReleaseWorld, cases: int = ENOUGH, *, too_long: int = -1, **settings: Any) -> Fleet:
     """Restart the controller with these cases for its candidates, and check the users at each round."""
     fleet = Fleet(world)
     evals = EvalSettings(**{"budget_s": 20.0, **settings})
-    world.make_cases = lambda: CaseGate(suite_of(cases), fleet.open, Letters(), evals, world.clock)  # type: ignore[arg-type]
+    suite = suite_of(cases, too_long)
+    world.make_cases = lambda: CaseGate(suite, fleet.open, Letters(), evals, world.clock)  # type: ignore[arg-type]
     for process in world.processes:
         process.controller.close()
         process.kill()

@@ -83,6 +83,24 @@ def test_cases_that_cannot_tell_keep_it_for_a_person(world: ReleaseWorld) -> Non
     assert world.check_one_lives() == version
 
 
+def test_a_case_that_can_be_asked_of_no_version_holds_three_and_then_none(world: ReleaseWorld) -> None:
+    give_cases(world, too_long=7)
+    newest = 1
+    for _ in range(3):
+        newest = world.publish(newest)
+        run_until(world, is_judged(world, newest))
+        found = judged(world, newest)
+        assert found is not None
+        assert found[0] == "hold"
+        assert "live: 7: " in found[1]
+    newest = world.publish(newest)
+    run_until(world, is_judged(world, newest))
+    found = judged(world, newest)
+    assert found is not None
+    assert found[0] == "pass"
+    assert "set aside, since they cannot run: 7 (" in found[1]
+
+
 def test_the_learners_own_waits_no_longer_than_until_a_newer_one_serves(start_world: MakeWorld) -> None:
     world = start_world("a", "b", "c")
     fleet = give_cases(world)
