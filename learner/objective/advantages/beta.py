@@ -22,7 +22,7 @@ from torch import Tensor
 
 from learner.objective.advantages.base import TurnBaseline
 from learner.objective.advantages.sources import whitened_apart
-from learner.objective.advantages.strata import Channels, Strata
+from learner.objective.advantages.strata import Channels, Strata, remember
 from learner.sequences.scored import ScoredTurn
 
 _HALF_LIFE = 0.06  # of the evidence, in D
@@ -54,7 +54,7 @@ class BetaBaseline(TurnBaseline):
         for scored, _ in told:
             key, reward = self._strata.of(scored), self._mapped(scored)
             successes, failures = self._of(key)
-            self._evidence[key] = (kept[key] * successes + reward, kept[key] * failures + 1 - reward)
+            remember(self._evidence, key, (kept[key] * successes + reward, kept[key] * failures + 1 - reward))
 
     def _mapped(self, scored: ScoredTurn) -> float:
         return min(max((scored.mean_worth - self._low) / self._width, 0.0), 1.0)

@@ -5,14 +5,18 @@ removes from the advantage. So a channel is where a reward came from, never what
 other, such as `accepted` and `rejected`, share a channel. Outcomes without a channel share one too."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
 
 import torch
 from torch import Tensor
 
 from learner.sequences.scored import ScoredTurn
 
+T = TypeVar("T")
 Channels = Mapping[str, Sequence[str]]
 """Outcomes by the channel that they come by."""
+REMEMBERED: Final = 10_000
+"""Strata of which something is known. Clients name workloads, and those that none speaks of any more go first."""
 
 
 class Strata:
@@ -23,6 +27,14 @@ class Strata:
         spoke = {self._channel_of[name] for name in scored.reward.components if name in self._channel_of}
         simulated = "" if scored.turn.environment == "production" else f"|{scored.turn.environment}"
         return f"{scored.turn.namespace}|{scored.turn.workload}|{'+'.join(sorted(spoke))}{simulated}"
+
+
+def remember(known: dict[str, T], stratum: str, value: T) -> None:
+    """Keep what is known of a stratum, as that which was learned last, and forget the oldest beyond `REMEMBERED`."""
+    known.pop(stratum, None)
+    known[stratum] = value
+    while len(known) > REMEMBERED:
+        del known[next(iter(known))]
 
 
 class StratumAverages:
@@ -41,4 +53,4 @@ class StratumAverages:
         for scored in (each for each in batch if not each.reward.void):
             key, reward = self._strata.of(scored), scored.mean_worth
             before = self.averages.get(key, reward)
-            self.averages[key] = self._decay * before + (1 - self._decay) * reward
+            remember(self.averages, key, self._decay * before + (1 - self._decay) * reward)

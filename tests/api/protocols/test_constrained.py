@@ -71,7 +71,7 @@ def assert_learns_what_was_served(policy: PolicyModel, turn: Completion) -> None
     assert part.mask is not None
     with torch.no_grad():
         logprobs_N, _ = policy.score(policy.hidden_states(part), part)
-    assert float((logprobs_N - part.behaviour_N).abs().max()) < 1e-5
+    assert float((logprobs_N - part.behaviour_N).abs().max()) < 1e-4
 
 
 def test_the_clients_own_parser_gets_what_it_asked_for(real: Service, policy: PolicyModel) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from core.errors import ConfigError
 from core.events import Credit
 from core.settings import AdvantageSettings, load_settings
-from learner.objective.advantages import Advantages, make_advantages
+from learner.objective.advantages import Advantages, make_advantages, strata
 from learner.objective.advantages.base import MIN_SCALE
 from learner.objective.advantages.batch import BatchBaseline
 from learner.objective.advantages.beta import BetaBaseline
@@ -253,6 +253,18 @@ def test_state_goes_into_a_checkpoint_and_back(make: Callable[[], Advantages]) -
     for _ in range(2):
         mine_N = run(advantages, turns([0.5, 0.0, 1.0]), hidden_ND)
         assert run(other, turns([0.5, 0.0, 1.0]), hidden_ND).tolist() == mine_N.tolist()
+
+
+@pytest.mark.parametrize("make", [lambda: EmaBaseline(0.9), lambda: LeaveOneOut(0.9), lambda: BetaBaseline(-1.0, 2.0)])
+def test_strata_that_clients_make_up_displace_the_oldest(
+    make: Callable[[], Advantages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strata, "REMEMBERED", 3)
+    advantages = make()
+    for workload in ["write", "one", "two", "write", "three", "four"]:
+        run(advantages, turns([1.0], workload))
+    (known,) = advantages.state_dict().values()
+    assert [name.split("|")[1] for name in known] == ["write", "three", "four"]
 
 
 def test_making_a_value_head_leaves_the_random_state_alone() -> None:
