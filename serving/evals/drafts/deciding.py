@@ -32,6 +32,7 @@ from serving.evals.cases import (
 from serving.evals.checkers import Checker, Command
 from serving.evals.drafts import tasks
 from serving.evals.drafts.written import case_text, draft_text, put_draft, write
+from serving.evals.tasks import digest_of
 
 Learned = Callable[[str, datetime], str | None]
 """Says which version learned from a turn since then, in words that end a sentence; None: none did."""
@@ -39,7 +40,8 @@ Unusable = Callable[[Draft], str | None]
 """Says why the session of a draft may not be used now, in words that end a sentence; None: it may."""
 _checkers: TypeAdapter[Checker] = TypeAdapter(Checker)
 _draft_names: TypeAdapter[str] = TypeAdapter(DraftName)
-_OF_A_DECISION = frozenset({"name", "messages", "solution", "checker", "source", "reuse", "review", "group"})
+_AS_ACCEPTED = b"# As accepted: "
+"""Begins the last line of a case that was a draft: the digest of what stands before it, and of its task's files."""
 
 
 class Refused(ConfigError):
@@ -92,7 +94,7 @@ def accept(
         place = _new_place(suite, draft)
         fields = {"name": draft.name, "messages": draft.messages, "solution": draft.solution, "checker": found}
         origin = {"source": draft.source, "reuse": draft.reuse, "review": review}
-        write(place, case_text(Case.model_validate(fields | origin | ({"group": group} if group else {}))))
+        write(place, _marked(case_text(Case.model_validate(fields | origin | ({"group": group} if group else {})))))
         path.unlink()
         return place
 
@@ -116,8 +118,9 @@ def accept_task(
         place = _new_place(suite, draft)
         folder = tasks.put_task(suite, edited)
         case = tasks.written_case(edited, review=review, **({"group": edit.group} if edit.group else {}))
+        text = _marked(case_text(case), digest_of(folder))
         tasks.place(suite, draft.name, folder)
-        write(place, case_text(case))
+        write(place, text)
         path.unlink()
         return place
 
@@ -204,20 +207,30 @@ def _place_of(suite: Path, name: str) -> Path:
         raise Refused(f"{suite}: no draft has such a name", code="unknown_draft") from None
 
 
+def _marked(text: str, task: bytes = b"") -> str:
+    """Return a case's text with the line by which its undoing sees that nobody has changed it since."""
+    return f"{text}{_AS_ACCEPTED.decode()}{_mark(text.encode(), task)}\n"
+
+
+def _mark(text: bytes, task: bytes) -> str:
+    return blake3(text + task).hexdigest()
+
+
 def _case_again(path: Path) -> tuple[Path, Draft]:
     content = path.read_bytes()
     case, *others = cases_in(path, content)
     if others or case.source is None or case.reuse is None or case.review is None:
         raise Refused(f"{path}: this case was not accepted from a draft", code="unknown_draft")
-    if isinstance(case, TaskCase):
-        draft = tasks.draft_of(path.parent / case.task)
-        fields = {"review": case.review} | ({"group": case.group} if "group" in case.model_fields_set else {})
-        is_same = case_text(tasks.written_case(draft, **fields)).encode() == content
-        if not is_same or not tasks.is_as_made(path.parent / case.task, draft):
-            raise Refused(f"{path}: somebody has changed the task since it was accepted", code="undo_refused")
-        return path, draft
-    if not case.model_fields_set <= _OF_A_DECISION or case_text(case).encode() != content:
-        raise Refused(f"{path}: somebody has changed the case since it was accepted", code="undo_refused")
+    text, found, mark = content.rpartition(_AS_ACCEPTED)
+    if not found:
+        said = f"{path}: it has no line `{_AS_ACCEPTED.decode()}…` any more, by which to see that nobody changed it"
+        raise Refused(f"{said}: remove the file by hand", code="undo_refused")
+    task = path.parent / case.task if isinstance(case, TaskCase) else None
+    if mark.strip().decode(errors="replace") != _mark(text, b"" if task is None else digest_of(task)):
+        what = "case" if task is None else "task"
+        raise Refused(f"{path}: somebody has changed the {what} since it was accepted", code="undo_refused")
+    if task is not None:
+        return path, tasks.draft_of(task)
     said = {"name": case.name, "messages": case.messages, "solution": case.solution}
     return path, Draft.model_validate(said | {"source": case.source, "reuse": case.reuse})
 

@@ -139,15 +139,6 @@ def draft_of(folder: Path) -> Draft:
         raise ConfigError(f"{folder / _DRAFT}: cannot be read ({error.strerror})") from error
 
 
-def is_as_made(folder: Path, draft: Draft) -> bool:
-    """Return whether a task's own files are still as they were made from the draft. Raises ConfigError."""
-    try:
-        made = list(_files(draft, _environment(folder)))
-        return all((folder / path).read_bytes().decode() == text for path, text in made)
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
 def _digest(task: Path) -> str:
     whole = blake3(digest_of(task / _ENVIRONMENT))
     whole.update(value_text(_environment(task)).encode())

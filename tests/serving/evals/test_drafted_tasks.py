@@ -110,6 +110,24 @@ def test_a_person_changes_the_request_and_chooses_tests(tmp_path: Path) -> None:
     assert not list(suite.glob("tasks/*")), "nothing of the task is left"
 
 
+def test_what_another_build_accepted_can_be_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = tmp_path / "suite"
+    put_draft(suite, agent_draft(tmp_path / "task"))
+    with monkeypatch.context() as another:
+        another.setattr(tasks, "_TEST", f"{tasks._TEST}# as it was written once\n")
+        case = accept_task(suite, "mined-2", TaskEdit("Mend add.", (3,)), BY, usable)
+    undo(suite, "mined-2", learned, seen=seen_of(case.read_bytes()))
+    assert not list(suite.glob("tasks/*"))
+
+
+def test_a_case_without_its_mark_is_left_to_people(tmp_path: Path) -> None:
+    put_draft(tmp_path, draft())
+    case = accept(tmp_path, "mined-1", SUMS, BY)
+    case.write_text(case.read_text().rpartition("# As accepted")[0])
+    with pytest.raises(Refused, match="it has no line `# As accepted: …` any more"):
+        undo(tmp_path, "mined-1", learned, seen=seen_of(case.read_bytes()))
+
+
 def test_a_rejected_draft_stays_rejected_once_any_of_its_changes_was_learned(tmp_path: Path) -> None:
     suite = tmp_path / "suite"
     put_draft(suite, agent_draft(tmp_path / "task", turns=("early", "t")))
