@@ -28,9 +28,11 @@ def init(
     num_cards: int | None,
     work: Work = "chat",
 ) -> None:
-    """Write the settings and print them. Raises ConfigError, and then writes nothing."""
+    """Write the settings and print them. Raises ConfigError, and then writes nothing.
+
+    An empty file of settings is filled: by one a directory with other files is said to be meant."""
     layout, model = Layout.of(directory), model.resolve()
-    if layout.settings.exists():
+    if layout.settings.exists() and layout.settings.read_text().strip():
         raise ConfigError(f"{layout.settings} is there already, and is not overwritten")
     shape, machine, profile = profile_of(model, device, memory_gb, num_cards, work)
     layout.ensure()

@@ -67,6 +67,15 @@ def test_settings_that_are_there_stay(tmp_path: Path) -> None:
     assert (tmp_path / "service" / "onward.toml").read_bytes() == before
 
 
+def test_an_empty_file_that_says_which_directory_is_meant_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"onward\.toml"):
+        init(tmp_path, TINY, "cpu", memory_gb=8, num_cards=None)
+    (tmp_path / "onward.toml").touch()
+    init(tmp_path, TINY, "cpu", memory_gb=8, num_cards=None)
+    assert load_settings(tmp_path / "onward.toml", {}).serving.model == TINY
+
+
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])  # any weights will do
 def test_a_missing_file_is_named_and_nothing_is_written(tmp_path: Path, missing: str) -> None:
     model = made_of(tmp_path, "smollm2-135m")
