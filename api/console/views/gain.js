@@ -6,7 +6,8 @@ import { get } from "../wire.js";
 import { isWrong, show } from "./overview.js";
 import { freezing, order, waysBack } from "./releases.js";
 
-const CONTRADICTED = ["worse", "stuck", "attacked"];  // states beside which what is no worse is said in small
+const STOPPED = { stuck: "Releases are stuck", held: "Releases are held", frozen: "Releases are frozen" };
+const CONTRADICTED = ["worse", "attacked", ...Object.keys(STOPPED)];  // states beside which what is no worse is said in small
 
 const between = ({ low, high }) => ` (${signed(low)} to ${signed(high)})`;
 
@@ -29,11 +30,11 @@ function lacking({ turns, needed, base_turns: base, base_needed: baseNeeded, how
   return how === "holdback" ? served : `${served}; a holdback would bring more`;
 }
 
-/** The same of the newest turns, against the best before them. */
+/** The same of the newest turns, against the best of those before them. */
 function lately(found) {
-  if (found.verdict === "too early" && found.turns >= found.needed) return ["Its best so far: too few users or sessions spoke of the same workloads before", ""];
-  if (found.verdict === "too early") return [`Its best so far: known after ${number(found.needed)} rewarded turns, ${number(found.turns)} are there`, ""];
-  const best = "its best so far";
+  if (found.verdict === "too early" && found.turns >= found.needed) return ["Its earlier best: too few users or sessions spoke of the same workloads before", ""];
+  if (found.verdict === "too early") return [`Its earlier best: known after ${number(found.needed)} rewarded turns, ${number(found.turns)} are there`, ""];
+  const best = "its earlier best";
   const by = `${signed(found.difference)}${between(found)}`;
   if (found.verdict === "worse") return [`Worse than ${best}: ${by}`, "bad"];
   return [found.verdict === "better" ? `Better than ${best} by ${by}` : `As good as ${best}: ${by}`, ""];
@@ -42,16 +43,16 @@ function lately(found) {
 /** What that best was. */
 function bestOf({ best }) {
   if (!best) return "";
-  const whose = best.version ? `, most by version ${best.version}` : "";
-  return `its best so far: the ${number(best.turns)} turns up to ${time(best.to)} UTC${whose}`;
+  const whose = best.version ? `, most of them answered by version ${best.version}` : "";
+  return `its earlier best: the ${number(best.turns)} turns up to ${time(best.to)} UTC${whose}`;
 }
 
 function basis(found) {
   if (!found.versions || found.difference === null) return "";
   const [first, last] = found.versions;
   const ours = `${number(found.turns)} turns of ${first === last ? `version ${first}` : `versions ${first} to ${last}`}`;
-  const theirs = found.how === "holdback" ? "of users held back on it, at the same time" : "when it served; users may have changed since";
-  return `mean reward with its 95 % interval: ${ours} against ${number(found.base_turns)} ${theirs}`;
+  const theirs = found.how === "holdback" ? "of users held back on it at the same time" : "from when it served; users may have changed since";
+  return `mean reward with its 95 % interval: ${ours} against ${number(found.base_turns)} turns of version ${found.first} ${theirs}`;
 }
 
 /** Beside the live version: what is frozen or held, each with its undo; else the way to freeze. */
@@ -72,7 +73,8 @@ export async function refresh() {
   const [first, second] = recent[1] ? [recent, since] : [since, recent];
   const says = ([words, kind]) => make(CONTRADICTED.includes(found.state) && kind !== "bad" ? "span" : "b", kind, words);
   const best = bestOf(found.improvement.lately);
-  at("gain").replaceChildren(says(first), says(second), ...[basis(found.improvement), best].filter(Boolean).map(each => make("small", "", each)));
+  const stopped = STOPPED[found.state] ? [make("b", "even", STOPPED[found.state])] : [];
+  at("gain").replaceChildren(...stopped, says(first), says(second), ...[basis(found.improvement), best].filter(Boolean).map(each => make("small", "", each)));
   switches(found);
   waysBack(found);
   show(found, recent[0], best);

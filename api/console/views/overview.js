@@ -13,8 +13,8 @@ const NAMES = {
 const KINDS = { down: "bad", attacked: "bad", worse: "bad", held: "even", stuck: "even", frozen: "even", better: "good" };
 const ORDERS = { rollback: version => `back to version ${version}`, unpin: () => "unfreeze",
   unhold: version => `let version ${version} go on` };
-const quality = new Chart("Quality", "share of turns worth more than nothing, by time, with its 95 % band",
-  { over: "time", unit: "share of turns", show: value => value.toFixed(2), range: [0, 1] });
+const quality = new Chart("Quality", "mean reward of a turn, by time, with its 95 % band",
+  { over: "time", unit: "reward", show: value => value.toFixed(2) });
 
 const card = (title, value, kind, ...notes) => make("div", "card", make("h3", "", title),
   make("p", `figure ${kind}`, value), ...notes.filter(Boolean).map(note => make("small", "block", note)));
@@ -39,7 +39,7 @@ export function show(found, words, best) {
   refill(at("next-steps"), found.next.map(nextStep), "Nothing to do.");
   const { lately } = found.improvement;
   at("standing").replaceChildren(
-    card("Against its best", { worse: "Worse", better: "Better than ever", "no difference": "As good as ever" }[lately.verdict]
+    card("Against its earlier best", { worse: "Worse", better: "Better", "no difference": "As good" }[lately.verdict]
       ?? "Too early to say", lately.verdict === "worse" ? "bad" : lately.verdict === "better" && !isWrong(found) ? "good" : "", words, best),
     card("Serves", `version ${found.live}`, "", found.live_since && `since ${time(found.live_since)} UTC`,
       found.pinned !== null && "releases are frozen"));
@@ -61,9 +61,9 @@ export async function refresh() {
     [get(`v1/curves?turns=${TURNS}`), get("v1/status"), get("v1/alarms"), newest(STEPS)]);
   traffic(status, alarms);
   const over = pick => columns(curves.quality, row => Date.parse(row.at) / 1000, pick);
-  const [xs, lines] = over(({ smooth }) => ({ good: smooth.good }));
-  quality.draw(xs, lines, { bands: { good: [over(({ smooth }) => ({ low: smooth.good_low }))[1].low,
-    over(({ smooth }) => ({ high: smooth.good_high }))[1].high] },
+  const [xs, lines] = over(({ smooth }) => ({ mean: smooth.mean }));
+  quality.draw(xs, lines, { bands: { mean: [over(({ smooth }) => ({ low: smooth.mean_low }))[1].low,
+    over(({ smooth }) => ({ high: smooth.mean_high }))[1].high] },
   marks: steps.filter(({ state }) => state === "live").map(({ at: when, version }) => [Date.parse(when) / 1000, `v${version}`]) });
   at("last-releases").replaceChildren(...steps.length ? steps.reverse().map(step)
     : [make("li", "empty", "Nothing was released yet: a version comes once there is feedback to learn from.")]);

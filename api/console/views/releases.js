@@ -172,7 +172,7 @@ export function waysBack({ live, improvement: { first, lately }, soon: known }) 
     const later = found?.servable === "rebuild" ? `, in about ${duration(found.about_s)}` : "";
     return order("rollback", version, `back to ${what}: version ${version}${later}`);
   };
-  at("going-back").replaceChildren(...[[first, "the base"], [best, "the best so far"]].map(way), make("small", "", why));
+  at("going-back").replaceChildren(...[[first, "the base"], [best, "the earlier best"]].map(way), make("small", "", why));
 }
 
 export { step };

@@ -37,7 +37,7 @@ def improvement_router(context: ApiContext) -> APIRouter:
 
         `verdict` is `better`, `worse` or `no difference`; `too early` until there are `needed` turns, and `base_needed`
         of the first version, of enough users or sessions; and `first` while that serves. `lately` compares the newest
-        turns with the best before them (`best`) in the same words. The first interval holds
+        turns with the earlier best (`best`) in the same words. The first interval holds
         however often one looks, that of `lately` at a look: its turns are others each time."""
         identity = identity_of(request)
         only_parameters(request)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from api.operator.figures.comparison import Comparison, Rewarded, compare
 from core.ids import Namespace
@@ -26,7 +26,8 @@ def lately(view: View, namespace: Namespace, now: datetime) -> dict[str, Any]:
 
     All count by the reward they were first given, so that none has had more time than another. `best` are the earlier
     turns that show a fall most surely, if any does, else those that were rewarded best, each workload held against
-    itself."""
+    itself. `trend` says how the newer half of the newest turns stands to the older half: `falls`, `rises`, or
+    `unclear`."""
     newest = view.curves.first_worth(namespace, MOST)
     size = min(_BLOCK, len(newest) // 2)
     before = [view.curves.first_worth(namespace, size, before=now - ago) for ago in _AGO] if size else []
@@ -36,6 +37,7 @@ def lately(view: View, namespace: Namespace, now: datetime) -> dict[str, Any]:
     comparison, best = found
     return {
         "verdict": comparison.verdict,
+        "trend": _trend(newest[:size]),
         "needed": NEEDED,
         "difference": comparison.difference,
         "low": comparison.low,
@@ -43,6 +45,16 @@ def lately(view: View, namespace: Namespace, now: datetime) -> dict[str, Any]:
         **_described(newest[:size]),
         "best": _described(best),
     }
+
+
+def _trend(newest: Sequence[Turn]) -> Literal["falls", "rises", "unclear"]:
+    half = len(newest) // 2
+    match compare(newest[:half], newest[half:]).verdict:
+        case "worse":
+            return "falls"
+        case "better":
+            return "rises"
+    return "unclear"
 
 
 def _is_earlier(then: Sequence[Worth], newest: Sequence[Worth], size: int) -> bool:

@@ -18,11 +18,17 @@ STUCK_S, STUCK_TURNS = 300.0, 200
 """How long nothing was released, and how many turns were rewarded meanwhile, until that is the matter."""
 _FALLS = "worse_than_best"  # the monitor whose alarm says that it has become worse
 _ATTACKS: Mapping[str, str] = {
-    "reward_mass": "A few users have much of the reward",
-    "feedback_rate": "One user sends most of the feedback",
-    "reported_against_verified": "People praise what tests or the build fail",
+    "reward_mass": "a few users have much of the reward, and so of what is learned",
+    "feedback_rate": "one user sends most of the feedback, and so decides much of what is learned",
+    "reported_against_verified": "people praise what tests or the build fail",
 }
 """The monitors whose alarm says that somebody attacks, and how: what users send, not what the model does."""
+_TRENDS: Mapping[str, str] = {
+    "falls": "They still fall.",
+    "rises": "They rise again.",
+    "unclear": "Whether they fall further or rise again cannot be said yet.",
+}
+_FREEZING = " (the live version stays, and no other goes live until you unfreeze)"
 _DIGITS = 8  # of a user's hash, as the console shows it everywhere
 _ERRORS, _REQUESTS = 0.05, 20  # the share of the last minute's requests that fail, of so many at least
 
@@ -126,6 +132,12 @@ def is_attack(alarm: StoredAlarm) -> bool:
     return alarm.opening.monitor in _ATTACKS and alarm.state != "closed"
 
 
+def _alarm(alarm: StoredAlarm) -> str:
+    """Return an alarm's name, and of what it is."""
+    found = alarm.opening
+    return f"{found.monitor.replace('_', ' ')}, {f'workload {found.workload}' if found.workload else 'whole service'}"
+
+
 def _freezes(facts: StepFacts) -> Literal["attack", "fall"] | None:
     """Return under which matter the order to freeze stands, so that it stands once: the most urgent it helps against.
 
@@ -147,7 +159,7 @@ def _attacked(facts: StepFacts) -> Iterator[NextStep]:
         yield NextStep(
             state="attacked",
             severity="info" if alarm.state == "acknowledged" else "critical",
-            what=f"Somebody attacks, in workload {found.workload or 'service'}: {_ATTACKS[found.monitor]}.{named}",
+            what=f"Somebody attacks, it seems: {_ATTACKS[found.monitor]} (alarm {_alarm(alarm)}).{named}",
             do=" ".join([_against(alarm, may_freeze=may_freeze), _contained(facts, who), *_done_already(facts, alarm)]),
             view="alarms" if who is None else "sessions",
             search="" if who is None else f"user:{_short(who)}" if who.kind == "user" else who.name,
@@ -169,13 +181,13 @@ def _contained(facts: StepFacts, who: Loudest | None) -> str:
     one = "one user" if who is None else f"this {who.kind}"
     if facts.user_share >= 1:
         return (
-            f"Nothing is contained: {one} teaches as much as they send (learner.users.max_share would bound it), and"
+            f"Nothing bounds it: {one} teaches as much as they send (learner.users.max_share would bound it), and"
             " their turns count in full in the curves."
         )
     return (
-        f"Contained: of what is learned {one} is at most {facts.user_share:.0%}, however much they send, or twice an"
-        " even share where users are few. Not contained: several who send alike, and the figures; turns count in full"
-        " in the curves and in each version's mean reward."
+        f"However much they send, {one} is at most {facts.user_share:.0%} of what is learned, or twice an even share"
+        " where users are few. Nothing bounds several who send alike; and in the curves and in each version's mean"
+        " reward all turns count in full."
     )
 
 
@@ -193,7 +205,7 @@ def _done_already(facts: StepFacts, alarm: StoredAlarm) -> list[str]:
 def _against(alarm: StoredAlarm, *, may_freeze: bool) -> str:
     """Return what to do against the attack, in one sentence: first what the order does."""
     advice = ADVICE[alarm.opening.monitor]
-    return f"Freeze releases, then {advice[0].lower()}{advice[1:]}" if may_freeze else advice
+    return f"Freeze releases{_FREEZING}, then {advice[0].lower()}{advice[1:]}" if may_freeze else advice
 
 
 class _Fall(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,14 +238,14 @@ def _fallen(facts: StepFacts) -> Iterator[NextStep]:
 
 
 def _falls(facts: StepFacts) -> Iterator[_Fall]:
-    """Yield what has fallen: below the best before, as the headline has it, below the first version, and by alarms."""
+    """Yield what has fallen: below the earlier best, as the headline has it, below the first version, and by alarms."""
     lately, found = facts.improvement["lately"], facts.improvement
     best = None
     if lately["verdict"] == "worse":
         best = None if lately["best"]["version"] is None else lately["best"]["version"].version
         what = (
-            f"The newest {lately['turns']} turns are rewarded {-lately['difference']:.2f} less than the best before"
-            f" them{_answered_by(best)}."
+            f"The newest {lately['turns']} turns are rewarded {-lately['difference']:.2f} less than the earlier best"
+            f"{_answered_by(best)}. {_TRENDS[lately['trend']]}"
         )
         yield _Fall(severity="critical", what=what, also=what, view="curves", best=best)
     if found["verdict"] == "worse":
@@ -248,13 +260,13 @@ def _falls(facts: StepFacts) -> Iterator[_Fall]:
 
 def _fall_under(alarm: StoredAlarm) -> _Fall:
     """Return what the alarm of the monitor that sees a fall says, out of its figures."""
-    found, workload, best = alarm.opening, alarm.opening.workload or "service", _best_under(alarm)
+    found, best = alarm.opening, _best_under(alarm)
     by = found.figures["reference"] - found.figures["recent"]
     return _Fall(
         severity=found.severity,
-        what=f"Alarm, workload {workload}: the same users' turns are rewarded {by:.2f} less than the best before"
-        f" them{_answered_by(best)}.",
-        also=f"An alarm says so, too, of workload {workload}: by {by:.2f}, of the same users.",
+        what=f"Alarm {_alarm(alarm)}: the same users' turns are rewarded {by:.2f} less than the earlier best"
+        f"{_answered_by(best)}.",
+        also=f"Alarm {_alarm(alarm)} says so, too: by {by:.2f}, of the same users.",
         view="alarms",
         best=best,
     )
@@ -284,12 +296,13 @@ def _against_fall(best: int | None, facts: StepFacts, orders: Sequence[Suggested
     """Return what to do against a fall: first what the first of the orders does."""
     freezes = any(order.kind == "pin" for order in orders)
     if any(order.kind == "rollback" for order in orders):
-        return f"Go back to version {best}, if nothing else has changed{'; freeze releases while you look' * freezes}."
+        meanwhile = f"; freeze releases while you look{_FREEZING}" * freezes
+        return f"Go back to version {best}, if nothing else has changed{meanwhile}."
     if best == facts.live:
-        stays = "freeze releases, so that it stays, and " * freezes
+        stays = f"freeze releases{_FREEZING}, and " * freezes
         return f"Version {best}, which did better, serves already: {stays}see whether its next turns do better."
     gone = f"Version {best}, which did better, cannot serve any more. " * (best is not None and _is_lost(best, facts))
-    return gone + ("Freeze releases, and see what has changed." if freezes else "See what has changed.")
+    return gone + (f"Freeze releases{_FREEZING}, and see what has changed." if freezes else "See what has changed.")
 
 
 def _alarmed(facts: StepFacts) -> Iterator[NextStep]:
@@ -301,7 +314,7 @@ def _alarmed(facts: StepFacts) -> Iterator[NextStep]:
         yield NextStep(
             state="held" if alarm.holds_releases else facts.improvement["verdict"],
             severity=found.severity,
-            what=f"Alarm {found.monitor.replace('_', ' ')}, {found.workload or 'service'}: {found.meaning}{holds}",
+            what=f"Alarm {_alarm(alarm)}: {found.meaning}{holds}",
             do=ADVICE.get(found.monitor, "Look at its figures."),
             view="alarms",
         )

@@ -23,6 +23,7 @@ from core.operations.alarms import StoredAlarm
 from core.store.work import View
 
 _RELEASES = 20  # of which it is told how often there is one
+_GAPS = 5  # between releases: of fewer nobody knows what is usual
 _ALARMS = 20  # of which is told
 _ATTACKED = 1000  # turns among which who attacks is sought
 _LOUD = 0.1  # of their reward, from which on somebody is named
@@ -105,9 +106,9 @@ def _known(
 
 
 def _usual_s(went_live: Sequence[datetime]) -> float | None:
-    """Return the median time from one of these releases, the newest first, to the next; None of fewer than three."""
+    """Return the median time from one of these releases, the newest first, to the next; None of fewer than six."""
     gaps_s = [(later - earlier).total_seconds() for later, earlier in pairwise(went_live)]
-    return median(gaps_s) if len(gaps_s) > 1 else None
+    return median(gaps_s) if len(gaps_s) >= _GAPS else None
 
 
 def _loudest(view: View, alarms: Sequence[StoredAlarm]) -> dict[str, Loudest]:
