@@ -51,8 +51,10 @@ function basis(found) {
   if (!found.versions || found.difference === null) return "";
   const [first, last] = found.versions;
   const ours = `${number(found.turns)} turns of ${first === last ? `version ${first}` : `versions ${first} to ${last}`}`;
-  const theirs = found.how === "holdback" ? "of users held back on it at the same time" : "from when it served; users may have changed since";
-  return `mean reward with its 95 % interval: ${ours} against ${number(found.base_turns)} turns of version ${found.first} ${theirs}`;
+  const base = `version ${found.first}`;
+  const theirs = found.how === "holdback" ? `of users held back on ${base} at the same time`
+    : `of ${base} from when it served; users may have changed since`;
+  return `mean reward with its 95 % interval: ${ours} against ${number(found.base_turns)} turns ${theirs}`;
 }
 
 /** Beside the live version: what is frozen or held, each with its undo; else the way to freeze. */

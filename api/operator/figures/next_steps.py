@@ -266,7 +266,7 @@ def _fall_under(alarm: StoredAlarm) -> _Fall:
         severity=found.severity,
         what=f"Alarm {_alarm(alarm)}: the same users' turns are rewarded {by:.2f} less than the earlier best"
         f"{_answered_by(best)}.",
-        also=f"Alarm {_alarm(alarm)} says so, too: by {by:.2f}, of the same users.",
+        also=f"Alarm {_alarm(alarm)}, says so, too: by {by:.2f}, of the same users.",
         view="alarms",
         best=best,
     )

@@ -37,15 +37,15 @@ def put_alarm(service: Service, alarm_id: str) -> None:
 def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_path: Path, world: Service) -> None:
     expect(open_page().locator("#gain")).to_contain_text(
         re.compile(
-            r"^No difference from version 1 is shown: .*As good as its best so far: .*"
-            r"its best so far: the \d+ turns up to 2026-01-02 .* UTC, most by version \d$"
+            r"^No difference from version 1 is shown: .*As good as its earlier best: .*"
+            r"its earlier best: the \d+ turns up to 2026-01-02 .* UTC, most of them answered by version \d$"
         )
     )
     with serve(tmp_path / "of-its-own") as service:
         page = open_page(of=service)
         gain = page.locator("#gain")
         expect(gain).to_contain_text("Version 1 serves, as it was given: there is nothing to compare yet")
-        expect(gain).to_contain_text("Its best so far: known after 200 rewarded turns, 0 are there")
+        expect(gain).to_contain_text("Its earlier best: known after 200 rewarded turns, 0 are there")
         put_rewarded(service.store, 1, some_good(100, 0.5), START, 0, arm="holdback")
         put_rewarded(service.store, 2, some_good(300, 0.9), START, 0)
         service.policy.live_version = base_ref(2)
@@ -53,14 +53,14 @@ def test_the_first_thing_said_is_whether_it_is_better(open_page: OpenPage, tmp_p
         first, second = gain.locator(":nth-child(1)"), gain.locator(":nth-child(2)")
         expect(first).to_have_class("good")
         expect(first).to_contain_text(re.compile(r"^Better than version 1 by \+0\.\d\d \(\+0\.\d\d to \+0\.\d\d\)$"))
-        expect(gain.locator("small").last).to_contain_text("its best so far: the 200 turns up to 2026-01-02 00:0")
+        expect(gain.locator("small").last).to_contain_text("its earlier best: the 200 turns up to 2026-01-02 00:0")
         expect(gain).to_contain_text(
-            "mean reward with its 95 % interval: 300 turns of version 2 against 100 of users held back on it, at"
-            " the same time"
+            "mean reward with its 95 % interval: 300 turns of version 2 against 100 turns of users held back on"
+            " version 1 at the same time"
         )
         put_rewarded(service.store, 2, some_good(250, 0.3), START, 400)
         page.reload()
-        expect(first).to_contain_text("Worse than its best so far: −0.")
+        expect(first).to_contain_text("Worse than its earlier best: −0.")
         expect(gain.locator("b")).to_have_count(1)  # what contradicts the state is said in small
         expect(first).to_have_class("bad")
         put_rewarded(service.store, 1, [0.0] * 100, START, 600, arm="holdback")

@@ -104,6 +104,16 @@ def test_it_is_as_good_as_ever_until_it_falls(service: Service) -> None:
     assert found["low"] < found["difference"] < found["high"] < 0
 
 
+@pytest.mark.parametrize(("older", "newer", "trend"), [(0.7, 0.2, "falls"), (0.2, 0.7, "rises"), (0.4, 0.4, "unclear")])
+def test_after_a_fall_it_is_said_where_it_goes(service: Service, older: float, newer: float, trend: str) -> None:
+    service.policy.live_version = base_ref(2)
+    put_rewarded(service.store, 1, some_good(300, 0.95), START, 0)
+    put_rewarded(service.store, 2, some_good(150, older), START, 300)
+    put_rewarded(service.store, 2, some_good(150, newer), START, 450)
+    found = service.get("/v1/improvement").json()["lately"]
+    assert (found["verdict"], found["trend"]) == ("worse", trend)
+
+
 def test_turns_count_by_what_they_were_first_given(service: Service) -> None:
     """What users say later of the newest turns has not been said yet, but of the older ones."""
     service.policy.live_version = base_ref(2)
@@ -134,7 +144,9 @@ def test_turns_without_tokens_are_of_no_version(service: Service) -> None:
     service.policy.live_version = base_ref(2)
     assert service.get("/v1/improvement").json()["lately"]["best"]["version"] is None
     first = service.get("/v1/overview").json()["next"][0]
-    assert first["what"].endswith(" less than the best before them.")
+    assert first["what"].endswith(
+        " less than the earlier best. Whether they fall further or rise again cannot be said yet."
+    )
     assert [order["kind"] for order in first["orders"]] == ["pin"]
 
 

@@ -40,7 +40,7 @@ __all__ = ["chromium", "open_page", "world"]  # fixtures
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 DOCS = Path(__file__).resolve().parents[4] / "docs"
 FALL = {"recent": 0.5, "reference": 0.75, "best_version": 40.0}
-WORSE = {"verdict": "worse", "difference": -0.25, "turns": 300, "best": {"version": base_ref(40)}}
+WORSE = {"verdict": "worse", "trend": "falls", "difference": -0.25, "turns": 300, "best": {"version": base_ref(40)}}
 
 
 def facts(verdict: str = "better", lately: Any = None, **known: Any) -> StepFacts:
@@ -75,8 +75,8 @@ STATES: dict[str, tuple[StepFacts, str, str, tuple[SuggestedOrder, ...]]] = {
     "it is early": (facts("too early"), "too early", "It is too early to say whether it has become", ()),
     "nothing changes": (facts("no difference"), "no difference", "No difference from the first version is shown", ()),
     "it falls": (
-        facts(lately=WORSE), "worse", "The newest 300 turns are rewarded 0.25 less than the best before them, when"
-        " mostly version 40 answered.", (SuggestedOrder("rollback", 40), SuggestedOrder("pin", 44)),
+        facts(lately=WORSE), "worse", "The newest 300 turns are rewarded 0.25 less than the earlier best, when mostly"
+        " version 40 answered. They still fall.", (SuggestedOrder("rollback", 40), SuggestedOrder("pin", 44)),
     ),
     "it falls and is frozen": (
         facts(lately=WORSE, pinned=44), "worse", "The newest", (SuggestedOrder("rollback", 40),)
@@ -103,22 +103,26 @@ STATES: dict[str, tuple[StepFacts, str, str, tuple[SuggestedOrder, ...]]] = {
         facts(components={"api": "starting", "learner": "degraded: starting"}), "better", "Rewards are 0.25 above", ()
     ),
     "a stage lags": (facts(components={"learner": "degraded: it waits"}), "better", "learner: degraded: it waits.", ()),
-    "a monitor warns": (facts(alarms=[alarm(severity="warning")]), "better", "Alarm no edits, chat: It asks.", ()),
+    "a monitor warns": (
+        facts(alarms=[alarm(severity="warning")]), "better", "Alarm no edits, workload chat: It asks.", ()
+    ),
     "a monitor sees a fall": (
         facts(alarms=[alarm("worse_than_best", severity="warning", figures=FALL)]), "worse",
-        "Alarm, workload chat: the same users' turns are rewarded 0.25 less than the best before them, when mostly"
-        " version 40 answered.", (SuggestedOrder("rollback", 40), SuggestedOrder("pin", 44)),
+        "Alarm worse than best, workload chat: the same users' turns are rewarded 0.25 less than the earlier best, when"
+        " mostly version 40 answered.", (SuggestedOrder("rollback", 40), SuggestedOrder("pin", 44)),
     ),
-    "an alarm holds": (facts(alarms=[HOLDING], is_held=True), "held", "Alarm no edits, chat: It asks. It holds", ()),
+    "an alarm holds": (facts(alarms=[HOLDING], is_held=True), "held",
+        "Alarm no edits, workload chat: It asks. It holds", ()
+    ),
     "one user floods": (
         facts(alarms=[alarm("feedback_rate", severity="warning")], loudest={"a": Loudest("user", "ab12", 0.43)}),
-        "attacked", "Somebody attacks, in workload chat: One user sends most of the feedback. User ab12 has the most:"
-        " 43% of the reward there.",
+        "attacked", "Somebody attacks, it seems: one user sends most of the feedback, and so decides much of what is"
+        " learned (alarm feedback rate, workload chat). User ab12 has the most: 43% of the reward there.",
         (SuggestedOrder("pin", 44),),
     ),
     "it is attacked, and falls": (
         facts(lately=WORSE, pinned=44, alarms=[alarm("reward_mass", severity="warning")]), "attacked",
-        "Somebody attacks, in workload chat: A few users have much of the reward.", (),
+        "Somebody attacks, it seems: a few users have much of the reward, and so of what is learned (alarm reward", (),
     ),
     "another's alarm holds": (facts(is_held=True), "held", "An alarm of another namespace holds releases.", ()),
     "requests fail": (facts(errors=6), "down", "6 of the last minute's 100 requests were answered with an error.", ()),
@@ -178,7 +182,7 @@ def test_no_order_stands_twice_and_a_fall_is_told_once(
     calls = bool(fallen or state)
     assert (SuggestedOrder("pin", 44) in orders) == (calls and pinned is None)
     if lately and best:
-        assert "version 40 answered. An alarm says so, too, of workload chat: by 0.25" in fallen[0].what
+        assert "They still fall. Alarm worse than best, workload chat, says so, too: by 0.25" in fallen[0].what
         assert fallen[0].severity == "critical"
 
 
@@ -195,15 +199,16 @@ def test_an_attack_is_one_until_its_alarm_is_closed_and_what_bounds_it_is_said()
     step, _ = next_steps(facts(alarms=[known], pinned=44))
     assert (step.severity, state_of([step], "better")) == ("info", "attacked")
     assert step.do.startswith(
-        "See what this user does; limit users, or the key that they come with. Contained: of what is learned one user"
-        " is at most 5%, however much they send, or twice an even share where users are few. Not contained: several who"
-        " send alike, and the figures; turns count in full in the curves and in each version's mean reward."
+        "See what this user does; limit users, or the key that they come with. However much they send, one user is at"
+        " most 5% of what is learned, or twice an even share where users are few. Nothing bounds several who send"
+        " alike; and in the curves and in each version's mean reward all turns count in full."
     )
     assert step.do.endswith(" Releases are frozen at version 44. ada has acknowledged it.")
     (unbounded,) = next_steps(facts(alarms=[alarm("feedback_rate")], user_share=1.0))
     assert unbounded.do.startswith(
-        "Freeze releases, then see what this user does; limit users, or the key that they come with. Nothing is"
-        " contained: one user teaches as much as they send (learner.users.max_share would bound it)"
+        "Freeze releases (the live version stays, and no other goes live until you unfreeze), then see what this user"
+        " does; limit users, or the key that they come with. Nothing bounds it: one user teaches as much as they send"
+        " (learner.users.max_share would bound it)"
     )
     assert unbounded.do.endswith(" Its alarm holds releases, until somebody acknowledges it.")
     closed = msgspec.structs.replace(known, closed_at=NOW)
@@ -287,7 +292,7 @@ def test_the_route_names_who_attacks(tmp_path: Path) -> None:
         assert (found["state"], found["next"][0]["view"], found["held_by_alarm"]) == ("attacked", "sessions", True)
         assert re.search(r"User ab12cd34 has the most: 6\d% of the reward there\.$", found["next"][0]["what"])
         assert found["next"][0]["search"] == "user:ab12cd34"
-        assert found["next"][0]["do"].startswith("Freeze releases, then see what this user does;")
+        assert found["next"][0]["do"].startswith("Freeze releases (the live version stays, and no other goes")
 
 
 def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPage, tmp_path: Path) -> None:
@@ -326,7 +331,7 @@ def test_an_operator_sees_the_fall_and_goes_back_in_one_press(open_page: OpenPag
         expect(page.locator("#switches button")).to_have_text("unfreeze")
         page.goto(f"{service.url}/#releases")
         expect(page.locator("#going-back button")).to_have_text(
-            ["back to the base: version 1", "back to the best so far: version 2"]
+            ["back to the base: version 1", "back to the earlier best: version 2"]
         )
         undo = page.locator("#orders button")
         expect(undo).to_have_text(["undo"])  # of the newest alone: what came before it is not the last word
@@ -388,7 +393,7 @@ def test_what_serves_no_more_has_no_button_and_what_a_canary_waits_for_is_said(
             ways = page.locator("#going-back")
             expect(ways.locator("button")).to_have_text(["back to the base: version 1"])
             expect(ways).to_contain_text(
-                "the best so far, version 2, cannot serve any more: exclusion 1 took out what it"
+                "the earlier best, version 2, cannot serve any more: exclusion 1 took out what it"
             )
             row = page.locator(
                 ".version", has_text="waits for users: version 3 was judged by 3 of 20, version 1 by 12 of 20."
