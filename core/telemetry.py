@@ -80,9 +80,10 @@ UNHEARD_CONSENTS = _counter(
 CONNECTIONS = _gauge("connections", "Connections to the API")
 BROKEN_CONNECTIONS = _counter(
     "broken_connections",
-    "Connections that the API refused (total, address) or broke off (headers, body, unread, malformed)",
+    "Connections that the API refused (total, address) or broke off (headers, body, unread, unread_bytes, malformed)",
     "why",
 )
+UNREAD_BYTES = _gauge("unread_bytes", "Bytes of answers that clients have not taken yet")
 BODY_BYTES = _gauge("large_body_bytes", "Bytes of large request bodies that are being read")
 REFUSED_BODIES = _counter(
     "refused_bodies", "Request bodies refused before or while they were read: over the size, or busy with others", "why"

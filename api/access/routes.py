@@ -13,6 +13,7 @@ from api.access.context import ApiContext
 from api.access.identity import Identity
 from api.access.trail import begin_note
 from api.http.background import called_by
+from api.http.unread import name_caller
 from core.operations.audit import DeedKind
 from core.settings import Scope
 
@@ -154,6 +155,7 @@ class AccessCheck:
         need.check(identity)
         request.state.identity = identity
         called_by(identity.caller)
+        name_caller(request.scope, identity.caller)
 
 
 def check_routes(routes: Sequence[BaseRoute], hot: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import ipaddress
 import sys
 from collections import Counter
+from collections.abc import Hashable, Iterator
 from enum import Enum, auto
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from api.http.unread import Unread, caller_of, waiting_of
 from core.settings import ConnectionSettings
 from core.telemetry import BROKEN_CONNECTIONS, CONNECTIONS
 
@@ -25,6 +27,9 @@ _MANY_PARTS = 65_536  # of a body; that of a client which sends each word of its
 _LEAST_PART = 16  # bytes of a part, on average, where there are many: to take one costs as much as some thousand bytes
 _BESIDE_A_PART = 128  # bytes of a body that frame a part of it: its length, and what a client says of it
 _MOST_WAITING = 32  # requests behind one that is being answered; browsers and libraries send none
+_PART_BYTES = 64 << 10
+"""Of an answer: what is handed to the transport at once, and what it may hold before the next part waits. Under TLS a
+transport copies what it is handed, twice."""
 _RETRY_AFTER_S = 5
 _IPV6_SITE = 64
 _VERSIONS = ("1.1", "1.0")
@@ -48,6 +53,7 @@ class Connections:
         self.settings = settings
         self._watched: set[BoundedProtocol] = set()
         self._by_address: Counter[str] = Counter()
+        self.unread = Unread(settings.unread_bytes)
         self._timer: asyncio.TimerHandle | None = None
         shortest = min(settings.header_s, settings.body_s, settings.idle_s, settings.write_s)
         self._pause_s = min(shortest / _LOOKS_PER_DEADLINE, _MOST_PAUSE_S)
@@ -66,6 +72,7 @@ class Connections:
 
     def leave(self, connection: "BoundedProtocol", address: str | None) -> None:
         self._watched.discard(connection)
+        self.unread.forget(connection)
         CONNECTIONS.set(len(self._watched))
         if address is not None:
             self._by_address[address] -= 1
@@ -90,6 +97,7 @@ class Connections:
         now = loop.time()
         for connection in list(self._watched):
             connection.look(now)
+        self.unread.show(now)
         self._timer = loop.call_later(self._pause_s, self._look, loop) if self._watched else None
 
 
@@ -97,23 +105,26 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection."""
 
     guard: ClassVar[Connections]
+    _is_gone = True  # until there is a transport, and once what it holds is let go
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
         self._phase, self._since = Phase.HEADERS, self.loop.time()
         self._header_bytes = self._parts = self._part_bytes = self._trailers = self._beside = 0
-        self._unread_since: float | None = None
-        self._unread = 0
+        self.unread_since: float | None = None
+        self._unread = self._sending = 0
+        transport.set_write_buffer_limits(high=_PART_BYTES)
         self._is_begun_anew = False
         self._answered: RequestResponseCycle | None = None
         self._site = self.guard.site(self.client[0]) if self.client else None
         refused = self.guard.enter(self, self._site)
-        self._is_ending = refused is not None
+        self._is_ending, self._is_gone = refused is not None, False
         if refused is not None:
             what = "of your address" if refused == "address" else "at once"
             self._end(503, refused, "too_many_connections", f"too many connections {what}; try again later")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_gone = True
         self.guard.leave(self, self._site)
         super().connection_lost(exc)
         if self._answered is not None and not self._answered.response_complete:  # uvicorn tells the newest alone
@@ -221,6 +232,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.scope["http_version"] == "1.0":
             _end_by_closing(self.cycle)
+        self._send_in_parts(self.cycle)
         self._parts = self._part_bytes = self._trailers = self._beside = 0
         self._enter(Phase.BODY)
 
@@ -252,8 +264,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._since = self.loop.time()
 
     def resume_writing(self) -> None:
-        self._unread_since = None
+        self.unread_since = None
         super().resume_writing()
+        self.guard.unread.note(self, self.loop)
 
     def send_400_response(self, msg: str) -> None:
         self._end(400, "malformed", "malformed_request", msg)
@@ -261,6 +274,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def look(self, now: float) -> None:
         """End the connection when its client has taken too long."""
         settings = self.guard.settings
+        self.guard.unread.note(self, self.loop)
         if self._reads_nothing(now, settings.write_s):
             self._break_off("unread")
         elif self._is_ending or self.transport.is_closing():
@@ -292,10 +306,10 @@ class BoundedProtocol(HttpToolsProtocol):
         This holds, too, for a closed connection with data left to send."""
         before, self._unread = self._unread, self.transport.get_write_buffer_size()
         if not self._unread or self._unread < before:
-            self._unread_since = None
-        if self._unread and self._unread_since is None:
-            self._unread_since = now
-        return self._unread_since is not None and now - self._unread_since > deadline_s
+            self.unread_since = None
+        if self._unread and self.unread_since is None:
+            self.unread_since = now
+        return self.unread_since is not None and now - self.unread_since > deadline_s
 
     def _end(self, status: int, why: str, code: str, message: str) -> None:
         """Send the error, where that is still possible, and close."""
@@ -315,10 +329,70 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
         self.transport.close()
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of answers held for the client.
+
+        They are what the transport has, all of a body that is being sent, and what waits to be written. Under TLS what
+        is encrypted already and waits for the system is not seen: three parts of an answer at most."""
+        if self._is_gone:
+            return 0
+        waiting = 0 if self._answered is None else waiting_of(self._answered.scope)
+        return self.transport.get_write_buffer_size() + self._sending + waiting
+
+    @property
+    def caller(self) -> tuple[Hashable, ...]:
+        return () if self._answered is None else caller_of(self._answered.scope)
+
+    def break_unread(self) -> None:
+        """Close the connection, since too much waits for clients to be read, and this one waited longest."""
+        self._break_off("unread_bytes")
+
+    def _send_in_parts(self, cycle: RequestResponseCycle) -> None:
+        """Have the answer's body handed on in parts, each once the client has taken those before it.
+
+        The head waits for the first of the body, as ASGI asks, so that a body counts from when it is made, also behind
+        an answer that nobody reads."""
+        send, head = cycle.send, None
+
+        async def sending(message: Any) -> None:
+            nonlocal head
+            if message["type"] == "http.response.start":
+                head = message
+                return
+            body = message.get("body", b"")
+            self._sending = len(body)
+            if self._sending > _PART_BYTES or self.flow.write_paused:
+                self.guard.unread.note(self, self.loop)
+            try:
+                if head is not None:
+                    first, head = head, None
+                    await send(first)
+                for part in _parts(message, body):
+                    await send(part)
+                    if cycle.disconnected:
+                        return
+            finally:
+                self._sending = 0
+                self.guard.unread.note(self, self.loop)
+
+        cycle.send = sending  # type: ignore[method-assign]  # uvicorn offers no other way in
+
     def _break_off(self, why: str) -> None:
-        self._is_ending = True
+        self._is_ending = self._is_gone = True
         BROKEN_CONNECTIONS.labels(why).inc()
         self.transport.abort()
+
+
+def _parts(message: Any, body: bytes) -> Iterator[Any]:
+    """Yield the message of a body as messages of a part each."""
+    if len(body) <= _PART_BYTES:
+        yield message
+        return
+    more, view = message.get("more_body", False), memoryview(body)
+    for begin in range(0, len(body), _PART_BYTES):
+        end = begin + _PART_BYTES
+        yield {**message, "body": view[begin:end], "more_body": more or end < len(body)}
 
 
 def _end_by_closing(cycle: RequestResponseCycle) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -34,6 +35,8 @@ from core.ports import REWARDS
 from core.store.work import View
 
 _PAGE = 500
+_PAGE_BYTES = 64 << 10
+"""What a stream of rewards reads ahead of its client, about: one reward may be more."""
 _DEFAULT_LIMIT = 100
 _POLL_S = 0.25
 _ANNOUNCED_POLL_S = 2.0
@@ -44,7 +47,8 @@ MOST_OUTCOMES = 1000
 MOST_REWARDS = 10_000
 """The most that a story shows: what is said of a session makes one of each of its turns."""
 MOST_BYTES = 8 << 20
-"""The most that a story reads of outcomes, and of rewards, for a look at the one of which most was said."""
+"""The most that a story reads of outcomes, and of rewards, for a look at the one of which most was said; and that a
+list of rewards reads."""
 _TURN_FIELDS = (
     "inference_id", "session_id", "turn_index", "workload", "purpose", "received_at", "policy_versions",
     "finish_reason", "text", "trainable", "untrainable_reasons",
@@ -55,8 +59,15 @@ class _EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
 
-class _Page(list[tuple[int, bytes]]):
-    """Rewards as their stream sends them, each after its sequence; a list that may be referred to weakly."""
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class _Page:
+    """Rewards as their stream sends them."""
+
+    events: bytes
+    last: int
+    """The sequence of the newest of them; where there are none, that of the one before."""
+    is_full: bool
+    """Whether it stays as it is: to one that is not full, more may have come."""
 
 
 class RewardFeed:
@@ -94,17 +105,16 @@ class RewardFeed:
     async def page(self, namespace: Namespace, after: int) -> _Page:
         """Return the next page after that sequence. Raises StoreUnavailable.
 
-        Those who ask for the same while it is read get it, too, and of a full one while somebody is still sent it: to
-        one that is not full more may have come."""
+        Those who ask for the same while it is read get it, too, and a full one while somebody is still sent it."""
         place = namespace, after
         if (full := self._full.get(place)) is not None:
             return full
         reading = self._reading.get(place)
         if reading is None or reading.done():  # what is over is kept by whoever has its error in hand
-            look = read(self._services, lambda view: _page(view.rewards.after(namespace, after, _PAGE)))
+            look = read(self._services, lambda view: _page(view, namespace, after))
             reading = self._reading[place] = asyncio.get_running_loop().create_task(look)
         page = await asyncio.shield(reading)
-        if len(page) == _PAGE:
+        if page.is_full:
             self._full[place] = page
         return page
 
@@ -140,7 +150,8 @@ def rewards_router(context: ApiContext) -> APIRouter:
     async def list_rewards(request: Request) -> Response:
         """Return revisions in order of emission, `limit` from the next after `after`; `next` is where to go on.
 
-        With `before` they are returned from the one before it down, the newest first."""
+        With `before` they are returned from the one before it down, the newest first. Where they are large there are
+        fewer than `limit`; after the last page there is an empty one."""
         identity = identity_of(request)
         only_parameters(request, "after", "before", "limit")
         after = whole_number(request, "after", 0, LARGEST_INTEGER)
@@ -149,10 +160,12 @@ def rewards_router(context: ApiContext) -> APIRouter:
         if "before" in request.query_params:
             if "after" in request.query_params:
                 raise InvalidRequest("after, before: give only one of them", param="before")
-            latest = await read(services, lambda view: view.rewards.latest(identity.namespace, before, limit))
+            latest = await read(
+                services, lambda view: view.rewards.latest(identity.namespace, before, limit, MOST_BYTES)
+            )
             data = [described(sequence, reward) for sequence, reward in latest]
             return json_response({"object": "list", "data": data, "next": latest[-1][0] if latest else before})
-        page = await read(services, lambda view: view.rewards.after(identity.namespace, after, limit))
+        page = await read(services, lambda view: view.rewards.after(identity.namespace, after, limit, MOST_BYTES))
         data = [described(sequence, reward) for sequence, reward in page]
         return json_response({"object": "list", "data": data, "next": page[-1][0] if page else after})
 
@@ -232,21 +245,30 @@ async def _events(
             continue
         caught_up = True
         try:
-            page = iter(await feed.page(namespace, after))  # which lets go of it once all is sent
+            page = await feed.page(namespace, after)
         except StoreUnavailable:
             is_away = True
             continue
         is_away = False
-        for sequence, event in page:
-            after = sequence
-            yield event
+        after, caught_up = page.last, not page.is_full
+        if page.events:
+            yield page.events  # the next is read once the client has taken this
+        del page
 
 
-def _page(rewards: Iterable[tuple[int, Reward]]) -> _Page:
-    return _Page(
-        (sequence, b"id: %d\ndata: %s\n\n" % (sequence, msgspec.json.encode(described(sequence, reward))))
-        for sequence, reward in rewards
-    )
+def _page(view: View, namespace: Namespace, after: int) -> _Page:
+    """Read the next rewards, as many as a page holds, and at least one where there is any.
+
+    Text may be six times as long in JSON as in the store, so its events are measured, too."""
+    events = bytearray()
+    last = after
+    for sequence, reward in view.rewards.after(namespace, after, _PAGE, _PAGE_BYTES):
+        event = b"id: %d\ndata: %s\n\n" % (sequence, msgspec.json.encode(described(sequence, reward)))
+        if events and len(events) + len(event) > _PAGE_BYTES:
+            break
+        events += event
+        last = sequence
+    return _Page(bytes(events), last, is_full=last < view.rewards.last_sequence(namespace))
 
 
 def described(sequence: int, reward: Reward) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, hin
 from api.http.body_shape import Raw
 from api.http.errors import shape_of
 from api.http.large_bodies import Body
+from api.http.unread import counted, name_caller
 from api.protocols.exchange import Exchange
 from api.protocols.onward_info import onward_headers
 from api.protocols.streaming import EventSender
@@ -42,6 +43,7 @@ class GenerationEndpoint:
         headers: Headers = dict(scope["headers"])
         try:
             identity = self._context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
+            name_caller(scope, identity.caller)
             self._need.check(identity)
             priority = header_priority(headers)
             limits = await admit(services.live_state, identity, priority)
@@ -56,7 +58,7 @@ class GenerationEndpoint:
                 exchange.limits = merged(merged(limits, admitted), of_user)
                 with self._room_of(exchange, size), self._place_of(exchange):
                     try:
-                        await (_stream if exchange.streams else _answer)(exchange, send)
+                        await (_stream(exchange, scope, send) if exchange.streams else _answer(exchange, send))
                     finally:
                         self._charge(exchange)
         except (RequestError, Unavailable) as error:
@@ -114,17 +116,18 @@ async def _answer(exchange: Exchange, send: Send) -> None:
     await send_body(send, 200, exchange.answer(), onward_headers(exchange.turns) + exchange.limits)
 
 
-async def _stream(exchange: Exchange, send: Send) -> None:
+async def _stream(exchange: Exchange, scope: Scope, send: Send) -> None:
     sender = EventSender(send, exchange)
-    try:
-        await _run(exchange, sender.notify)
-    except (RequestError, Unavailable) as error:
-        if not sender.started:
-            await sender.abandon()
-            raise
-        await sender.finish(partial(exchange.error_events, error))
-        raise _BrokenStream from error
-    await sender.finish(exchange.last_events)
+    with counted(scope, sender.waiting_bytes):
+        try:
+            await _run(exchange, sender.notify)
+        except (RequestError, Unavailable) as error:
+            if not sender.started:
+                await sender.abandon()
+                raise
+            await sender.finish(partial(exchange.error_events, error))
+            raise _BrokenStream from error
+        await sender.finish(exchange.last_events)
 
 
 async def _run(exchange: Exchange, notify: Callable[[Turn], None] | None) -> None:

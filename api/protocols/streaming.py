@@ -8,6 +8,7 @@ from api.protocols.exchange import Exchange
 from api.protocols.onward_info import onward_headers
 from api.turns.turn import Turn
 
+_TOKEN_BYTES, _ALTERNATIVE_BYTES = 128, 112  # about, in memory: a token with its log-probability; each beside it
 DONE = b"data: [DONE]\n\n"
 EVENT_STREAM: RawHeaders = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -31,7 +32,7 @@ class EventSender:
     as one event. The response starts with the first of them, so that errors before it still have a status of their
     own.
 
-    A slow reader costs the memory of one answer at most, which the context bounds."""
+    While the client does not read, tokens wait here: of one answer at most, which the context bounds."""
 
     def __init__(self, send: Send, exchange: Exchange) -> None:
         self._send = send
@@ -46,6 +47,14 @@ class EventSender:
         self._pending[turn.choice] = turn
         if self._flush is None or self._flush.done():
             self._flush = asyncio.get_running_loop().create_task(self._send_pending())
+
+    def waiting_bytes(self) -> int:
+        """Return the memory of the tokens that are not in an event yet, about, in bytes."""
+        return sum(
+            (len(turn.capture.token_ids) - turn.delivered_tokens)
+            * (_TOKEN_BYTES + _ALTERNATIVE_BYTES * turn.plan.top_logprobs)
+            for turn in self._exchange.turns
+        )
 
     async def finish(self, tail: Callable[[], bytes]) -> None:
         """Send everything that is still pending, then the events of `tail`, then the end."""

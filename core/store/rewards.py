@@ -1,9 +1,10 @@
 """Rewards and their outbox: written with the ledger in one transaction, published to the log from here."""
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 
 from core.clock import to_micros
 from core.events import Reward
@@ -32,23 +33,35 @@ class RewardsReader(Repository):
         )
         return [(row.sequence, _decode(row.record)) for row in rows]
 
-    def after(self, namespace: Namespace, after_sequence: int, limit: int) -> list[tuple[int, Reward]]:
-        """Return (sequence, reward) pairs in order of emission, beginning after `after_sequence`."""
-        rows = self._connection.execute(
-            select(_table.c.sequence, _table.c.record)
-            .where(_table.c.namespace == namespace, _table.c.sequence > after_sequence)
-            .order_by(_table.c.sequence)
+    def after(
+        self, namespace: Namespace, after_sequence: int, limit: int, most_bytes: int = sys.maxsize
+    ) -> list[tuple[int, Reward]]:
+        """Return (sequence, reward) pairs in order of emission, beginning after `after_sequence`.
+
+        They are at most so many, and their records so many bytes; the next one is there in any case."""
+        later = _table.c.namespace == namespace, _table.c.sequence > after_sequence
+        return self._page(later, _table.c.sequence.asc(), limit, most_bytes)
+
+    def latest(
+        self, namespace: Namespace, before_sequence: int, limit: int, most_bytes: int = sys.maxsize
+    ) -> list[tuple[int, Reward]]:
+        """Return the (sequence, reward) pairs before `before_sequence`, the newest first, bounded as by `after`."""
+        earlier = _table.c.namespace == namespace, _table.c.sequence < before_sequence
+        return self._page(earlier, _table.c.sequence.desc(), limit, most_bytes)
+
+    def _page(
+        self, which: tuple[ColumnElement[bool], ...], order: ColumnElement[int], limit: int, most_bytes: int
+    ) -> list[tuple[int, Reward]]:
+        """Read the sizes first: a client of Postgres is sent all that a query finds."""
+        sizes = self._connection.execute(
+            select(_table.c.sequence, func.length(_table.c.record).label("size"))
+            .where(*which)
+            .order_by(order)
             .limit(limit)
         )
-        return [(row.sequence, _decode(row.record)) for row in rows]
-
-    def latest(self, namespace: Namespace, before_sequence: int, limit: int) -> list[tuple[int, Reward]]:
-        """Return the (sequence, reward) pairs before `before_sequence`, the newest first."""
+        count = len(within(most_bytes, ((row.sequence, row.size) for row in sizes)))
         rows = self._connection.execute(
-            select(_table.c.sequence, _table.c.record)
-            .where(_table.c.namespace == namespace, _table.c.sequence < before_sequence)
-            .order_by(_table.c.sequence.desc())
-            .limit(limit)
+            select(_table.c.sequence, _table.c.record).where(*which).order_by(order).limit(count)
         )
         return [(row.sequence, _decode(row.record)) for row in rows]
 

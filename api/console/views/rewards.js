@@ -85,7 +85,7 @@ async function start() {
   if (mine.signal.aborted) return;
   fresh = [];
   rewards = page.data;
-  oldest = page.data.length === PAGE ? page.next : 0;
+  oldest = page.data.length ? page.next : 0;  // large ones make a short page
   draw();
   follow(last => `v1/rewards/stream?after=${last}`, rewards[0]?.sequence ?? 0, mine.signal, take, report);
 }
@@ -103,7 +103,7 @@ async function older() {
   const page = await get(`v1/rewards?before=${oldest}&limit=${PAGE}`);
   if (mine !== following) return;
   rewards = rewards.concat(page.data);
-  oldest = page.data.length === PAGE ? page.next : 0;
+  oldest = page.data.length ? page.next : 0;  // large ones make a short page
   draw();
 }
 

@@ -19,6 +19,9 @@ class ConnectionSettings(Section):
     a connection while a client writes to it."""
     write_s: float = Field(default=30.0, gt=0)
     """How long a client may read nothing of an answer before its connection is broken off."""
+    unread_bytes: int = Field(default=128 << 20, ge=1 << 20)
+    """Most bytes of answers that all clients together have not taken; beyond that the connection that was read longest
+    ago is closed, of the namespace, and of its key, that hold most. A larger answer is broken off."""
     total: int = Field(default=4096, ge=1)
     """Connections at once; more are refused with 503."""
     per_address: int = Field(default=256, ge=1)

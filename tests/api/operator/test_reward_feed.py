@@ -1,5 +1,6 @@
 """A stream of rewards reads the store when it is notified, and otherwise only as often as it must."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,8 @@ import pytest
 from api_harness import WAIT_S, Service, wait_for
 from reward_stream import events, put
 
+from api.operator.rewards import _PAGE_BYTES, RewardFeed
+from core.ids import Namespace
 from core.ports import REWARDS
 
 MakeService = Callable[..., Service]
@@ -101,3 +104,28 @@ def test_many_streams_cost_one_look(make_service: MakeService, polling: Callable
         service.live_state.announce(REWARDS)
         assert {seen(lines) for lines in streams} == {"i2"}
         assert service.store.looks <= before + 4, "whether there is something, and what it is"
+
+
+def test_a_page_has_so_many_bytes_whatever_its_rewards_weigh(make_service: MakeService) -> None:
+    service = make_service()
+    put(service, *range(300), namespace="light")
+    put(service, *range(300, 310), namespace="heavy", size=3 * _PAGE_BYTES)
+    put(
+        service, *range(310, 340), namespace="grows", size=_PAGE_BYTES // 10, character="\0"
+    )  # six times as long in JSON
+
+    async def pages(namespace: str) -> list[bytes]:
+        feed = RewardFeed(service.services)
+        page = await feed.page(Namespace(namespace), 0)
+        found = [page.events]
+        while page.is_full:
+            page = await feed.page(Namespace(namespace), page.last)
+            found.append(page.events)
+        return found
+
+    light, heavy, grows = (asyncio.run(pages(each)) for each in ("light", "heavy", "grows"))
+    assert max(map(len, light)) <= _PAGE_BYTES
+    assert sum(each.count(b"id: ") for each in light) == 300
+    assert [each.count(b"id: ") for each in heavy] == [1] * 10
+    assert max(map(len, grows)) <= _PAGE_BYTES
+    assert sum(each.count(b"id: ") for each in grows) == 30

@@ -42,6 +42,7 @@ from core.settings import (
     IngestSettings,
     PrivacySettings,
     QuotaSettings,
+    TlsSettings,
 )
 from core.store import SqlStore
 from core.store.database import tables
@@ -49,6 +50,7 @@ from core.store.work import View, Work
 from ingest.sqlite.log import SqliteEventLog
 from ingest.writer import Writer
 from learner.versions.exclusion_orders import OrdersOfExclusions
+from onward.http.tls import server_context
 
 MODEL = "scripted"
 WAIT_S = 120
@@ -250,7 +252,9 @@ uvicorn.server.asyncio = _SoonAsyncio()  # type: ignore[assignment]
 
 
 @contextmanager
-def running(*apps: Any, connections: ConnectionSettings | None = None, port: int = 0) -> Iterator[list[str]]:
+def running(
+    *apps: Any, connections: ConnectionSettings | None = None, port: int = 0, tls: TlsSettings | None = None
+) -> Iterator[list[str]]:
     """Serve each app under uvicorn, as in production, on one event loop in a thread; yield their URLs."""
     listeners = [socket.create_server(("127.0.0.1", port)) for _ in apps]
     for listener in listeners:
@@ -258,6 +262,8 @@ def running(*apps: Any, connections: ConnectionSettings | None = None, port: int
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
     bounds = connections or ConnectionSettings()
     options: dict[str, Any] = {"ws": "none", "access_log": False, "log_level": "critical", "timeout_keep_alive": 80}
+    if context := server_context(tls or TlsSettings()):
+        options["ssl_context_factory"] = lambda _config, _default: context
     servers = [uvicorn.Server(uvicorn.Config(app, http=bounded_protocol(bounds), **options)) for app in apps]
 
     async def work() -> None:
@@ -267,7 +273,7 @@ def running(*apps: Any, connections: ConnectionSettings | None = None, port: int
     thread.start()
     try:
         wait_for(lambda: all(server.started for server in servers), "the servers' start")
-        yield [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+        yield [f"{'https' if context else 'http'}://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
     finally:
         for server in servers:
             server.should_exit = True
@@ -402,7 +408,12 @@ def serve_replicas(
         with (
             writing(Writer(real_log, real_store, ingest, SystemClock()), on),
             orders,
-            running(*map(create_app, parts), connections=parts[0].settings.connections, port=port) as urls,
+            running(
+                *map(create_app, parts),
+                connections=parts[0].settings.connections,
+                port=port,
+                tls=parts[0].settings.tls,
+            ) as urls,
             ExitStack() as clients,
         ):
             https = [clients.enter_context(_client(url)) for url in urls]

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import made_events
+import msgspec
 from api_harness import Service
 
 from core.events import Reward
@@ -20,9 +21,13 @@ def reward(number: int, namespace: str = "default") -> Reward:
     return made_events.reward(f"i{number}", decided_at=NOW, final=True, workload="chat", **own)
 
 
-def put(service: Service, *numbers: int, namespace: str = "default") -> None:
+def put(service: Service, *numbers: int, namespace: str = "default", size: int = 0, character: str = "x") -> None:
+    """Put rewards of these numbers; `size`: the characters of why each was given, 0 for the usual ones."""
+    made = [reward(number, namespace) for number in numbers]
+    if size:
+        made = [msgspec.structs.replace(each, why=character * size) for each in made]
     with service.store.work() as work:
-        work.rewards.put([(0, reward(number, namespace)) for number in numbers])
+        work.rewards.put([(0, each) for each in made])
 
 
 def events(lines: Iterator[str], count: int) -> list[tuple[int, dict[str, Any]]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_certificates import made
 
 from core.errors import ConfigError, OnwardError
 from core.network.threading_server import ThreadingServer
@@ -70,17 +71,6 @@ def serving(**settings: Any) -> Iterator[str]:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return settings that name a freshly made certificate and its key."""
     return made(tmp_path_factory.mktemp("tls"))
-
-
-def made(directory: Path) -> dict[str, str]:
-    certificate, key = directory / "certificate.pem", directory / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=onward", "-addext", "subjectAltName=IP:127.0.0.1",
-         "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return {"certificate": str(certificate), "key": str(key)}
 
 
 def ask(url: str, certificate: str) -> Any:

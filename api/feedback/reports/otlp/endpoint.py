@@ -37,6 +37,7 @@ from api.feedback.reports.report import ReportedOutcome, count_unjoined, take_re
 from api.http.asgi import JSON, ClientGone, Headers, Receive, Scope, Send, raw_error_headers, send_body
 from api.http.body_shape import Raw
 from api.http.errors import describe, error_response
+from api.http.unread import name_caller
 from api.turns.rendering import read_large_apart
 from core.errors import InvalidRequest, RequestError, Unavailable
 
@@ -71,6 +72,7 @@ class OtlpEndpoint:
         try:
             media = wire.media_of(headers)
             identity = self._context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
+            name_caller(scope, identity.caller)
             self._need.check(identity)
             if scope["query_string"]:
                 raise InvalidRequest("an export has no query parameters", code="unknown_field")
