@@ -209,7 +209,8 @@ FEEDBACK_TO_SERVED_SECONDS = _histogram(
     _LOOP_BUCKETS_S,
 )
 FEEDBACK_HELD = _counter(
-    "feedback_held", "Outcomes that are not timed so: releases were held after they arrived, or the service was away"
+    "feedback_held",
+    "Outcomes that are not timed so: releases, or their version, were held after they arrived, or the service was away",
 )
 FEEDBACK_TO_SERVED_QUANTILE = _gauge(
     "feedback_to_served_quantile_seconds", "The same, exact, over the outcomes that arrived since the start", "quantile"

@@ -49,9 +49,14 @@ class PolicyObserver(Stage):
 
     def tick(self) -> float:
         with self._store.look() as view:
-            pinned = view.fleet.switches(self._cluster).pinned
-            if pinned is not None or view.alarms.holding_releases():
-                self._timer.held_until(self._clock.now())
+            switches = view.fleet.switches(self._cluster)
+            states = view.policies.states_of(switches.held)
+            holds_alarm = bool(view.alarms.holding_releases())
+        if switches.pinned is not None or holds_alarm or "canary" in states.values():
+            self._timer.held_until(self._clock.now())  # behind a canary that is held all others wait
+        for version, state in states.items():
+            if state == "candidate":  # the others go on
+                self._timer.held(version)
         self._timer.publish_quantiles()
         return _SHOWN_EVERY_S
 

@@ -107,6 +107,20 @@ def test_what_waited_for_held_releases_or_a_restart_is_counted_and_not_timed() -
     assert quantile("0.5") == 2.5
 
 
+def test_what_a_held_version_learned_is_counted_and_not_timed() -> None:
+    """Version 2 was superseded and waits with 3. What version 4 learned upon them waited for nobody."""
+    timer, before, held_before = LoopTimer(since=START), timed(), held()
+    timer.held(base_ref(3))
+    for version in (2, 3, 4):
+        timer.published(policy(version, [after(version)]))
+    timer.held(base_ref(3))
+    timer.first_token(base_ref(4), after(60))
+    timer.first_token(base_ref(3), after(70))
+    assert (timed() - before, held() - held_before) == (1, 2)
+    timer.publish_quantiles()
+    assert quantile("0.5") == 56.0
+
+
 @given(seconds=st.lists(st.floats(0, 1e6), min_size=1, max_size=50), cuts=st.lists(st.integers(0, 50), max_size=5))
 def test_quantiles_are_exact(seconds: list[float], cuts: list[int]) -> None:
     """Quantiles cover all outcomes since the start, in however many versions they were learned."""
