@@ -13,6 +13,7 @@ from api.access.quotas.admission import merged
 from api.access.quotas.limits import ERRORS, admit
 from api.access.routes import Need
 from api.http.asgi import ClientGone, HangUp, Headers, Receive, Scope, Send, hint_text, send_body, send_error
+from api.http.background import called_by
 from api.http.body_shape import Raw
 from api.http.errors import shape_of
 from api.http.large_bodies import Body
@@ -45,6 +46,7 @@ class GenerationEndpoint:
             identity = self._context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
             name_caller(scope, identity.caller)
             self._need.check(identity)
+            called_by(identity.caller)
             priority = header_priority(headers)
             limits = await admit(services.live_state, identity, priority)
             admitted = await self._context.quotas.admit(identity, priority)

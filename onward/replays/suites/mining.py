@@ -278,25 +278,28 @@ def _of_others(outcomes: Sequence[Outcome], reward: Reward) -> Iterator[str]:
 
 
 class _Drafts:
-    """The drafts that are made: of each user a share, and more once all sessions have been looked at."""
+    """The drafts that are made: of each user a share, and more once all sessions have been looked at.
+
+    Turns of a namespace that name no user share one: a share for each of their sessions would be as many as somebody
+    cares to begin."""
 
     def __init__(self, suite: Path, most: int) -> None:
         self.paths: list[Path] = []
         self.chosen: list[Draft] = []
         self._suite, self._most = suite, most
-        self._of_user = Counter[tuple[str, str]]()
+        self._of_user = Counter[tuple[str, str | None]]()
         self._later: list[Draft] = []
 
     def take(self, draft: Draft, known: "_Known") -> str | None:
         """Choose a draft, or keep it for later; or return why there is none."""
-        user = None if draft.reuse.user is None else (draft.reuse.namespace, draft.reuse.user)
-        if user is not None and self._of_user[user] >= max(1, int(_OF_ONE * self._most)):
+        user = draft.reuse.namespace, draft.reuse.user
+        if self._of_user[user] >= max(1, int(_OF_ONE * self._most)):
             if len(self._later) == self._most:
                 return known.place_of(draft) or _BEYOND
             self._later.append(draft)
             return None
         why = self._choose(draft, known)
-        if why is None and user is not None:
+        if why is None:
             self._of_user[user] += 1
         return why
 

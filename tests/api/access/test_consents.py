@@ -3,6 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from stepping import step
 
 from api.access.consents.kept import KeptConsents
 from api.access.consents.taking_back import _Queue, _Withdrawal
+from api.http import background
 from api.turns.intake import PROCESSING_PURPOSE as PURPOSE
 from core.clock import SystemClock
 from core.ids import CONSENT, InferenceId, Namespace
@@ -22,6 +25,7 @@ from core.reward_spec import RewardSpec
 from core.reward_spec.roles import CONSENT_WITHDRAWN
 from core.settings import NamespacePrivacySettings, PrivacySettings, ScoringSettings
 from core.store import open_sqlite
+from core.store.work import Work
 from scoring.stage import Scorer
 
 KEYS: Any = (
@@ -357,3 +361,27 @@ def test_a_turn_gives_a_purpose_that_its_namespace_states(tmp_path: Path) -> Non
         assert service.chat("hi", headers=bearer("key-of-others"), metadata={PURPOSE: "any"}).status_code == 200
         assert service.get("/v1/consent?user=ada", **bearer()).json()["purposes"] == stated
         assert service.get("/v1/consent?user=ada", **bearer("key-of-others")).json()["purposes"] == {}
+
+
+def test_slow_writes_of_one_callers_consents_leave_threads_to_others(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, begun, work = threading.Event(), list[str](), service.store.work
+
+    def slow_work() -> AbstractContextManager[Work]:
+        begun.append("a write")
+        gate.wait()
+        return work()
+
+    half, many = background._THREADS // 2, 2 * background._THREADS
+    with ThreadPoolExecutor(many) as clients, monkeypatch.context() as slow:
+        slow.setattr(service.store, "work", slow_work)
+        try:
+            writes = [clients.submit(said, service, user=f"user-{number}", learn=False) for number in range(many)]
+            wait_for(lambda: len(begun) >= half, "half of the threads")
+            looks = [service.get("/v1/policies", **bearer("key-of-a-reader")).status_code for _ in range(10)]
+            assert len(begun) <= half + 2, "the background may write, too: the trail, and the count of quotas"
+        finally:
+            gate.set()
+        assert looks == [200] * 10
+        assert not any(write.result()["learn"] for write in writes)

@@ -35,6 +35,7 @@ from api.feedback.reports.otlp.mapping import link_of, reports_of
 from api.feedback.reports.otlp.table import EventTable
 from api.feedback.reports.report import ReportedOutcome, count_unjoined, take_reports, told
 from api.http.asgi import JSON, ClientGone, Headers, Receive, Scope, Send, raw_error_headers, send_body
+from api.http.background import called_by
 from api.http.body_shape import Raw
 from api.http.errors import describe, error_response
 from api.http.unread import name_caller
@@ -74,6 +75,7 @@ class OtlpEndpoint:
             identity = self._context.keys.identify(headers.get(b"authorization"), headers.get(b"x-api-key"))
             name_caller(scope, identity.caller)
             self._need.check(identity)
+            called_by(identity.caller)
             if scope["query_string"]:
                 raise InvalidRequest("an export has no query parameters", code="unknown_field")
             limits = await admit(self._context.services.live_state, identity)
