@@ -229,10 +229,10 @@ def _case_again(path: Path) -> tuple[Path, Draft]:
     if mark.strip().decode(errors="replace") != _mark(text, b"" if task is None else digest_of(task)):
         what = "case" if task is None else "task"
         raise Refused(f"{path}: somebody has changed the {what} since it was accepted", code="undo_refused")
-    if task is not None:
-        return path, tasks.draft_of(task)
-    said = {"name": case.name, "messages": case.messages, "solution": case.solution}
-    return path, Draft.model_validate(said | {"source": case.source, "reuse": case.reuse})
+    if isinstance(case, TaskCase):
+        return path, tasks.draft_of(path.parent / case.task)
+    content_of = {"name": case.name, "messages": case.messages, "solution": case.solution}
+    return path, Draft.model_validate(content_of | {"source": case.source, "reuse": case.reuse})
 
 
 def _rejected(suite: Path, name: str) -> tuple[Path, Draft]:
