@@ -2,6 +2,8 @@
 
 import contextlib
 import itertools
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -72,8 +74,12 @@ def test_a_second_life_goes_on_where_the_first_ended(lab: ModuleType, world: Any
 def test_only_a_small_batch_is_waited_after(
     lab: ModuleType, world: Any, events: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr("scoring.stage.time.sleep", slept.append)
+    slept, sleep, mine = list[float](), time.sleep, threading.get_ident()
+
+    def note(duration_s: float) -> None:  # other threads of this process, of earlier tests, may sleep meanwhile
+        (slept.append if threading.get_ident() == mine else sleep)(duration_s)
+
+    monkeypatch.setattr("scoring.stage.time.sleep", note)
     scorer = stage.Scorer(world.log, world.store, lab.SPEC, ScoringSettings(tick_s=60), world.clock)
     world.scorers.append(scorer)
     world.append(*(events.turn(f"s{number}", number) for number in range(192)))
