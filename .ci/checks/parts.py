@@ -43,7 +43,7 @@ CHECK = (
     SGLANG,
     Part("check", "make -j2 -O check docs bench-check", 120),
     # Their building takes half the machine from whoever tests beside it.
-    Part("images", "true", 40, anew_s=200, wants_containers=True),
+    Part("images", "true", 40, anew_s=400, wants_containers=True),
     Part("test", "make quick", 480),
     Part("timed", "make timed", 60, may_be_tried_again=True),
     Part("verify", "make verify-parts", 600, may_be_tried_again=True),
